@@ -1,0 +1,226 @@
+//! The configuration, resolved: every value checked, defaults filled in, durations and sizes as such.
+//!
+//! The file itself (names, units, what contradicts what) is described in `examples/outhaul.toml`, which a test parses.
+
+use crate::domain::Backoff;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole file.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where it was read from; relative paths in it are relative to this file's folder and are already resolved.
+    pub file: PathBuf,
+    /// `[plugins]`.
+    pub plugins: Plugins,
+    /// `[databases.NAME]`.
+    pub databases: BTreeMap<String, Database>,
+    /// `[secrets.NAME]`.
+    pub secrets: BTreeMap<String, SecretSource>,
+    /// `[storages.NAME]`.
+    pub storages: BTreeMap<String, Adapter>,
+    /// `[publishers.NAME]`.
+    pub publishers: BTreeMap<String, Publisher>,
+    /// `[[relays]]`.
+    pub relays: Vec<Relay>,
+    /// `[admin]`; none: no admin address.
+    pub admin: Option<Admin>,
+    /// `[log]`.
+    pub log: Log,
+    /// `shutdown_grace`: how long a graceful shutdown may take before it becomes a forced one.
+    pub shutdown_grace: Duration,
+}
+
+/// Where components come from.
+#[derive(Debug, Clone)]
+pub struct Plugins {
+    /// Directory of `NAME.wasm` files.
+    pub dir: PathBuf,
+    /// Directory of compiled code; none: compiled afresh at each start.
+    pub cache: Option<PathBuf>,
+}
+
+/// A database that can be granted.
+#[derive(Debug, Clone)]
+pub enum Database {
+    /// `sqlite:PATH`.
+    Sqlite(Sqlite),
+}
+
+/// A SQLite file.
+#[derive(Debug, Clone)]
+pub struct Sqlite {
+    /// The file.
+    pub path: PathBuf,
+    /// `synchronous`: whether a commit waits for the disk (`full`, the default), or may be lost on power failure (`normal`).
+    pub synchronous_full: bool,
+}
+
+/// Where a secret's value is read, each time it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SecretSource {
+    /// An environment variable.
+    Env(String),
+    /// A file; a line break at its end is not part of the value.
+    File(PathBuf),
+}
+
+/// What is common to storages and publishers.
+#[derive(Debug, Clone)]
+pub struct Adapter {
+    /// Its name in the file.
+    pub name: String,
+    /// `plugin`: the component is `<plugins.dir>/<plugin>.wasm`.
+    pub plugin: String,
+    /// What it may reach.
+    pub grants: Grants,
+    /// What it may use.
+    pub limits: Limits,
+    /// `config` (and `database` for storages), handed to the adapter as JSON.
+    pub config: serde_json::Value,
+}
+
+/// What the operator allows an adapter to reach.
+#[derive(Debug, Clone, Default)]
+pub struct Grants {
+    /// `allow_hosts`.
+    pub hosts: Vec<HostGrant>,
+    /// `allow_networks`: address ranges that may be reached although they are private, loopback or link-local.
+    pub networks: Vec<ipnet::IpNet>,
+    /// Databases by name. A storage is granted its `database`.
+    pub databases: Vec<String>,
+    /// `allow_secrets`.
+    pub secrets: Vec<String>,
+    /// `tls_ca_file`: a PEM file of further certificate authorities.
+    pub tls_ca_file: Option<PathBuf>,
+}
+
+/// One entry of `allow_hosts`: `host:port`, `*.domain:port`, `host:*`; an IPv6 address in brackets.
+///
+/// A name grants public addresses only: where it resolves to a private, loopback or link-local one, `allow_networks` must have
+/// that too. An entry that is itself an IP address grants that address, whatever it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostGrant {
+    /// Lower-case name or address; `*.` at its start: any name below that domain; `*` alone: any.
+    pub host: String,
+    /// None: any port.
+    pub port: Option<u16>,
+}
+
+/// What an adapter may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `memory`: linear memory of one instance, in bytes.
+    pub memory_bytes: usize,
+    /// `call_timeout`: longest call other than `publish`, whose limit is the relay's `publish_timeout`.
+    pub call_timeout: Duration,
+    /// `returned_bytes`: most bytes that one call may return, and that one SQL result or HTTP response body may hand in.
+    pub returned_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_bytes: 256 << 20, call_timeout: Duration::from_secs(20), returned_bytes: 64 << 20 }
+    }
+}
+
+/// A publisher.
+#[derive(Debug, Clone)]
+pub struct Publisher {
+    /// The adapter.
+    pub adapter: Adapter,
+    /// `lanes`: instances that publish at once.
+    pub lanes: usize,
+    /// `batch`: most messages of one call.
+    pub batch: usize,
+    /// `batch_bytes`: most bytes of one call (a single message may be larger).
+    pub batch_bytes: usize,
+}
+
+/// A relay: one storage, and where its topics go.
+#[derive(Debug, Clone)]
+pub struct Relay {
+    /// Its name.
+    pub name: String,
+    /// Storage by name.
+    pub storage: String,
+    /// The first route that matches a topic counts.
+    pub routes: Vec<Route>,
+    /// `batch`: rows a claim.
+    pub batch: u32,
+    /// `in_flight`: rows claimed and not settled.
+    pub in_flight: usize,
+    /// `in_flight_bytes`.
+    pub in_flight_bytes: usize,
+    /// `max_message_bytes`: a larger row ends dead.
+    pub max_message_bytes: usize,
+    /// `lease`.
+    pub lease: Duration,
+    /// `max_attempts`; 0: no limit.
+    pub max_attempts: u32,
+    /// `backoff`.
+    pub backoff: Backoff,
+    /// `publish_timeout`: longest publish call.
+    pub publish_timeout: Duration,
+    /// `settle_delay`: how long outcomes are gathered before they are written.
+    pub settle_delay: Duration,
+    /// `poll`: how long an idle relay waits between claims.
+    pub poll: Poll,
+    /// `breaker`.
+    pub breaker: Breaker,
+}
+
+/// Between claims of an idle relay: from `min`, doubling, to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poll {
+    /// First wait.
+    pub min: Duration,
+    /// Longest wait.
+    pub max: Duration,
+    /// How often a wake source is looked at, where looking is polling (SQLite).
+    pub wake_check: Duration,
+}
+
+/// The circuit breaker in front of one publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// `failures`: so many outage failures in a row open it. 0: never.
+    pub failures: u32,
+    /// `open`: how long it stays open at first, doubling up to `max`.
+    pub open: Duration,
+    /// Longest.
+    pub max: Duration,
+    /// `probes`: messages let through at once to try whether the outage is over.
+    pub probes: usize,
+}
+
+/// A route.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// A pattern: `*` stands for any characters, `?` for one, `[ab]` and `{a,b}` for alternatives.
+    pub topic: String,
+    /// The same, compiled.
+    pub matcher: globset::GlobMatcher,
+    /// Publisher by name.
+    pub publisher: String,
+}
+
+/// The admin address.
+#[derive(Debug, Clone, Copy)]
+pub struct Admin {
+    /// `listen`; port 0: any free one, which is logged.
+    pub listen: SocketAddr,
+    /// `stats_interval`: how often the backlog is counted.
+    pub stats_interval: Duration,
+}
+
+/// Logging.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// `filter`, in the syntax of `RUST_LOG`, which has precedence.
+    pub filter: String,
+    /// `format = "json"`.
+    pub json: bool,
+}

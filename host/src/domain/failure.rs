@@ -1,0 +1,81 @@
+//! Failures: why something went wrong, told to a program (code) and to a person (detail).
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why something failed. Mirrors `failure-code` of the WIT package, where each is described.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "described in wit/outbox.wit")]
+#[non_exhaustive]
+pub enum FailureCode {
+    Network,
+    Timeout,
+    Throttled,
+    Unavailable,
+    Unauthorized,
+    InvalidMessage,
+    TooLarge,
+    DestinationGone,
+    InvalidConfiguration,
+    SigningUnavailable,
+    Integrity,
+    Other(String),
+}
+
+impl FailureCode {
+    /// The stable word for logs, metrics and the table.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Network => "network",
+            Self::Timeout => "timeout",
+            Self::Throttled => "throttled",
+            Self::Unavailable => "unavailable",
+            Self::Unauthorized => "unauthorized",
+            Self::InvalidMessage => "invalid-message",
+            Self::TooLarge => "too-large",
+            Self::DestinationGone => "destination-gone",
+            Self::InvalidConfiguration => "invalid-configuration",
+            Self::SigningUnavailable => "signing-unavailable",
+            Self::Integrity => "integrity",
+            Self::Other(word) => word,
+        }
+    }
+
+    /// Whether this says that the whole destination is down, rather than one message bad.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Network | Self::Timeout | Self::Unavailable)
+    }
+}
+
+/// A failure. `detail` is clean text of bounded length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// For programs.
+    pub code: FailureCode,
+    /// For people. No payload, no secret.
+    pub detail: String,
+    /// What the destination asked for.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure; the text is cleaned and cut.
+    #[must_use]
+    pub fn new(code: FailureCode, detail: impl AsRef<str>) -> Self {
+        Self { code, detail: super::text::clean(detail.as_ref()), retry_after: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.detail.is_empty() {
+            formatter.write_str(self.code.as_str())
+        } else {
+            write!(formatter, "{}: {}", self.code.as_str(), self.detail)
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

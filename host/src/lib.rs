@@ -1,0 +1,10 @@
+//! Outhaul: a relay host for the transactional outbox.
+//!
+//! A tour, in the order in which a message meets the code: [`domain`] holds the words (message, outcome, failure, back-off),
+//! [`ports`] the two traits that the pipeline knows (storage and publisher), [`relay`] the pipeline itself. [`plugin`] implements
+//! the ports with WebAssembly components, [`sql`] gives those components databases, [`config`] reads the operator's file,
+//! [`admin`] shows what is going on, [`cli`] puts it all together. `ARCHITECTURE.md` beside this crate says why.
+
+pub mod config;
+pub mod domain;
+pub mod ports;

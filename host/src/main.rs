@@ -1,0 +1,2 @@
+//! Outhaul.
+fn main() {}

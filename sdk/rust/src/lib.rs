@@ -1,0 +1,41 @@
+//! Write outhaul adapters in Rust: an adapter is a struct, a trait and one macro.
+//!
+//! ```ignore
+//! struct Printer;
+//! impl outhaul_sdk::Publisher for Printer {
+//!     fn open(_config: &str) -> Result<Self, outhaul_sdk::Failure> { Ok(Self) }
+//!     fn publish(&mut self, batch: &outhaul_sdk::Batch, _deadline: std::time::Duration) -> Vec<outhaul_sdk::Outcome> {
+//!         batch.messages().map(|_message| outhaul_sdk::Outcome::Delivered).collect()
+//!     }
+//! }
+//! outhaul_sdk::export_publisher!(Printer);
+//! ```
+//!
+//! The types are those of `wit/outbox.wit`; they are plain data and work natively too, so an adapter's logic can be tested
+//! without a sandbox.
+
+mod batch;
+#[allow(missing_docs, unsafe_code, unreachable_pub, clippy::all, reason = "generated")]
+pub mod bindings;
+mod config;
+mod failure;
+mod publisher;
+mod storage;
+
+pub use batch::{Message, NewMessage};
+pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
+pub use bindings::storage::outhaul::adapter::sql;
+pub use config::parse_config;
+pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
+pub use publisher::Publisher;
+pub use storage::{
+    ClaimRequest, Claimed, Counts, Description, Filter, NotificationSource, Page, Refusal, Retry, Row, RowState, Settlement, Storage, Turn,
+    Verdict, WakeSource,
+};
+
+#[doc(hidden)]
+pub mod macros {
+    //! What the export macros expand to.
+    pub use crate::publisher::PublisherSlot;
+    pub use crate::storage::StorageSlot;
+}

@@ -1,0 +1,152 @@
+//! The storage side: a trait with everything a storage can offer, and the slot that holds the opened instance.
+
+use crate::bindings::storage::exports::outhaul::adapter as exported;
+use crate::{Batch, Column, Failure};
+
+pub use exported::storage::{
+    ClaimRequest, Claimed, Counts, Description, Notification as NotificationSource, Refusal, Retry, Settlement, Verdict, WakeSource,
+};
+pub use exported::storage_admin::{Filter, Page, Row, RowState};
+pub use exported::storage_fused::Turn;
+
+/// A storage adapter. The calls are described in `wit/outbox.wit`.
+#[allow(clippy::missing_errors_doc, reason = "all return the failures that wit/outbox.wit describes")]
+pub trait Storage: Sized {
+    /// Opens the database that `config` names; changes nothing in it.
+    fn open(config: &str) -> Result<(Self, Description), Failure>;
+    /// Leases rows that are due.
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure>;
+    /// Writes verdicts; returns ids no longer held.
+    fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure>;
+    /// Both in one transaction.
+    fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure>;
+    /// Renews leases; returns ids no longer held.
+    fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure>;
+    /// Counts.
+    fn stats(&mut self) -> Result<Counts, Failure>;
+    /// The DDL as text.
+    fn schema(&mut self) -> Result<String, Failure>;
+    /// Runs the DDL.
+    fn create_schema(&mut self) -> Result<(), Failure>;
+    /// Inserts messages; returns their ids.
+    fn enqueue(&mut self, batch: &Batch) -> Result<Vec<String>, Failure>;
+    /// Rows in insertion order.
+    fn browse(&mut self, filter: &Filter, after: Option<&str>, limit: u32, with_messages: bool) -> Result<Page, Failure>;
+    /// Dead rows become pending.
+    fn requeue(&mut self, filter: &Filter) -> Result<u64, Failure>;
+    /// Dead rows are deleted.
+    fn discard(&mut self, filter: &Filter) -> Result<u64, Failure>;
+    /// Old delivered rows are deleted.
+    fn purge(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure>;
+}
+
+/// Holds the opened instance.
+#[derive(Debug)]
+pub struct StorageSlot<S>(std::cell::RefCell<Option<S>>);
+
+impl<S: Storage> StorageSlot<S> {
+    /// An empty slot.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(std::cell::RefCell::new(None))
+    }
+
+    /// Opens.
+    ///
+    /// # Errors
+    /// Those of the adapter.
+    pub fn open(&self, config: &str) -> Result<Description, Failure> {
+        let (storage, description) = S::open(config)?;
+        *self.0.borrow_mut() = Some(storage);
+        Ok(description)
+    }
+
+    /// Calls the opened instance.
+    ///
+    /// # Errors
+    /// Those of the call; `invalid-configuration` if it was not opened.
+    pub fn call<T>(&self, call: impl FnOnce(&mut S) -> Result<T, Failure>) -> Result<T, Failure> {
+        match self.0.borrow_mut().as_mut() {
+            Some(storage) => call(storage),
+            None => Err(Failure::invalid_configuration("the storage was called before open")),
+        }
+    }
+}
+
+impl<S: Storage> Default for StorageSlot<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Exports a [`Storage`](crate::Storage) from the component, with the fused and the admin interface. Once a crate.
+#[macro_export]
+macro_rules! export_storage {
+    ($storage:ty) => {
+        #[allow(unsafe_code)]
+        const _: () = {
+            use ::core::result::Result as R;
+            use ::std::{string::String, vec::Vec};
+            use $crate::Storage as _;
+            use $crate::bindings::storage::exports::outhaul::adapter as exported;
+            thread_local! {
+                static SLOT: $crate::macros::StorageSlot<$storage> = const { $crate::macros::StorageSlot::new() };
+            }
+            struct Exported;
+            impl exported::storage::Guest for Exported {
+                fn open(config: String) -> R<$crate::Description, $crate::Failure> {
+                    SLOT.with(|slot| slot.open(&config))
+                }
+                fn claim(request: $crate::ClaimRequest) -> R<$crate::Claimed, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.claim(&request)))
+                }
+                fn settle(worker: String, settlements: Vec<$crate::Settlement>) -> R<Vec<String>, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.settle(&worker, &settlements)))
+                }
+                fn extend(worker: String, ids: $crate::Column, lease_ms: u64) -> R<Vec<String>, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.extend(&worker, &ids, lease_ms)))
+                }
+                fn stats() -> R<$crate::Counts, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.stats()))
+                }
+            }
+            impl exported::storage_fused::Guest for Exported {
+                fn settle_and_claim(
+                    settlements: Vec<$crate::Settlement>,
+                    request: $crate::ClaimRequest,
+                ) -> R<$crate::Turn, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.settle_and_claim(&settlements, &request)))
+                }
+            }
+            impl exported::storage_admin::Guest for Exported {
+                fn schema() -> R<String, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.schema()))
+                }
+                fn create_schema() -> R<(), $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.create_schema()))
+                }
+                fn enqueue(batch: $crate::Batch) -> R<Vec<String>, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.enqueue(&batch)))
+                }
+                fn browse(
+                    filter: $crate::Filter,
+                    after: Option<String>,
+                    limit: u32,
+                    with_messages: bool,
+                ) -> R<$crate::Page, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.browse(&filter, after.as_deref(), limit, with_messages)))
+                }
+                fn requeue(filter: $crate::Filter) -> R<u64, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.requeue(&filter)))
+                }
+                fn discard(filter: $crate::Filter) -> R<u64, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.discard(&filter)))
+                }
+                fn purge(older_than_ms: u64, limit: u32) -> R<u64, $crate::Failure> {
+                    SLOT.with(|slot| slot.call(|storage| storage.purge(older_than_ms, limit)))
+                }
+            }
+    $crate::bindings::storage::export_storage_world!(Exported with_types_in $crate::bindings::storage);
+        };
+    };
+}

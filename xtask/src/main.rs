@@ -1,0 +1,2 @@
+//! Set-up, builds and checks in one place.
+fn main() {}
