@@ -7,4 +7,5 @@
 
 pub mod config;
 pub mod domain;
+pub mod metrics;
 pub mod ports;
