@@ -2,7 +2,7 @@
 
 use super::pipeline::Event;
 use crate::domain::{Batch, Failure, FailureCode, Outcome};
-use crate::ports::{PublishCall, Publisher};
+use crate::ports::{LeaseEnd, PublishCall, Publisher};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -34,13 +34,14 @@ pub(super) async fn publish(
     publisher: Arc<dyn Publisher>,
     batch: Batch,
     deadline: Duration,
+    lease: Arc<LeaseEnd>,
     cancel: CancellationToken,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let unknown = Failure::new(FailureCode::Other("panic".into()), "the publish call panicked in the host: please report this");
     let mut end = End { id, started: Instant::now(), events: events.clone(), result: Err(unknown) };
     let (reports, mut reported) = mpsc::unbounded_channel();
-    let call = PublishCall { deadline, reports, cancel };
+    let call = PublishCall { deadline, reports, lease, cancel };
     let forward = |(index, outcome): (usize, Outcome)| {
         let _ = events.send(Event::Reported { call: id, index, outcome });
     };

@@ -14,7 +14,7 @@ use super::store::StoreState;
 use super::{Lanes, Mode, Parts, Shutdown, Summary};
 use crate::domain::{Batch, Column, Failure, Outcome, Verdict};
 use crate::metrics::{Metrics, PublisherLabels, RelayLabels};
-use crate::ports::{Claimed, Storage, Turn};
+use crate::ports::{Claimed, LeaseEnd, Storage, Turn};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -68,6 +68,7 @@ pub(super) struct Call {
     pub(super) entries: Vec<Option<EntryId>>,
     /// Whether anything but `held` was said.
     pub(super) progressed: bool,
+    pub(super) lease: Arc<LeaseEnd>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -333,9 +334,11 @@ impl Pipeline {
             self.next_call += 1;
             let cancel = CancellationToken::new();
             let publisher = Arc::clone(&destination.lanes.publisher);
-            self.tasks.spawn(lane::publish(id, publisher, batch, self.parts.config.publish_timeout, cancel.clone(), self.events.clone()));
-            let entries = entries.into_iter().map(Some).collect();
-            self.calls.insert(id, Call { publisher: index, entries, progressed: false, cancel });
+            let (deadline, events) = (self.parts.config.publish_timeout, self.events.clone());
+            let entries: Vec<Option<EntryId>> = entries.into_iter().map(Some).collect();
+            let lease = Arc::new(LeaseEnd::new(earliest_lease(&self.dispatcher, &entries).unwrap_or(now)));
+            self.tasks.spawn(lane::publish(id, publisher, batch, deadline, Arc::clone(&lease), cancel.clone(), events));
+            self.calls.insert(id, Call { publisher: index, entries, progressed: false, lease, cancel });
         }
     }
 
@@ -351,7 +354,7 @@ impl Pipeline {
         }
         let dispatcher = &self.dispatcher;
         for call in self.calls.values() {
-            let over = call.entries.iter().flatten().any(|id| dispatcher.entry(*id).is_some_and(|entry| entry.lease_until <= now));
+            let over = earliest_lease(dispatcher, &call.entries).is_some_and(|until| until <= now);
             if over && !call.cancel.is_cancelled() {
                 ended += 1;
                 call.cancel.cancel();
@@ -365,6 +368,15 @@ impl Pipeline {
                 messages = ended,
                 "leases ended before they could be renewed: what was in flight is left to the next claim"
             );
+        }
+    }
+
+    /// Tells running calls up to when they may send, after leases were renewed.
+    pub(super) fn announce_leases(&self) {
+        for call in self.calls.values() {
+            if let Some(until) = earliest_lease(&self.dispatcher, &call.entries) {
+                call.lease.set(until);
+            }
         }
     }
 
@@ -390,4 +402,8 @@ impl Pipeline {
         }
         debug!(relay, publisher, state = destination.breaker.code(), "breaker");
     }
+}
+
+fn earliest_lease(dispatcher: &Dispatcher, entries: &[Option<EntryId>]) -> Option<Instant> {
+    entries.iter().flatten().filter_map(|id| dispatcher.entry(*id)).map(|entry| entry.lease_until).min()
 }

@@ -440,6 +440,7 @@ impl Pipeline {
         if !lost.is_empty() {
             self.expire(now);
         }
+        self.announce_leases();
     }
 }
 
