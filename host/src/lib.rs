@@ -10,3 +10,4 @@ pub mod domain;
 pub mod metrics;
 pub mod ports;
 pub mod relay;
+pub mod sql;
