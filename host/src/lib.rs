@@ -8,5 +8,6 @@
 pub mod config;
 pub mod domain;
 pub mod metrics;
+pub mod plugin;
 pub mod ports;
 pub mod sql;
