@@ -115,11 +115,7 @@ pub(super) fn failure_in(failure: outbox::Failure) -> Failure {
 }
 
 fn failure_out(failure: &Failure) -> outbox::Failure {
-    outbox::Failure {
-        code: code_out(&failure.code),
-        detail: failure.detail.clone(),
-        retry_after_ms: failure.retry_after.map(millis),
-    }
+    outbox::Failure { code: code_out(&failure.code), detail: failure.detail.clone(), retry_after_ms: failure.retry_after.map(millis) }
 }
 
 /// [`failure_in`], with what the host refused in the same call: a guest only sees that it was refused, the operator should see

@@ -114,7 +114,11 @@ impl AdapterLog {
     pub(super) fn report_dropped(&self) {
         let due = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
         if let Some(dropped) = due {
-            tracing::warn!(adapter = self.identity.name, generation = self.identity.generation, "dropped {dropped} log lines: too many at once");
+            tracing::warn!(
+                adapter = self.identity.name,
+                generation = self.identity.generation,
+                "dropped {dropped} log lines: too many at once"
+            );
         }
     }
 }

@@ -32,11 +32,11 @@ impl Secrets {
     pub(super) async fn read(&self, name: &str) -> Result<String, SecretFault> {
         match self.0.get(name) {
             None => Err(SecretFault::Unknown(name.to_owned())),
-            Some(SecretSource::Env(variable)) => std::env::var(variable)
-                .map_err(|_| SecretFault::Environment { name: name.to_owned(), variable: variable.clone() }),
+            Some(SecretSource::Env(variable)) => {
+                std::env::var(variable).map_err(|_| SecretFault::Environment { name: name.to_owned(), variable: variable.clone() })
+            }
             Some(SecretSource::File(file)) => {
-                let fault =
-                    |reason: String| SecretFault::File { name: name.to_owned(), file: file.display().to_string(), reason };
+                let fault = |reason: String| SecretFault::File { name: name.to_owned(), file: file.display().to_string(), reason };
                 let mut value = String::new();
                 let opened = tokio::fs::File::open(file).await.map_err(|error| fault(error.to_string()))?;
                 opened.take(MAX_BYTES + 1).read_to_string(&mut value).await.map_err(|error| fault(error.to_string()))?;

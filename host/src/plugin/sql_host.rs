@@ -12,10 +12,12 @@ const MAX_OPEN: usize = 16;
 
 /// A connection, as a resource of a guest.
 #[derive(Debug)]
+#[allow(unreachable_pub, reason = "the generated bindings export it again")]
 pub struct HostConnection(Connection);
 
 /// A transaction, as a resource of a guest. None: it has ended.
 #[derive(Debug)]
+#[allow(unreachable_pub, reason = "the generated bindings export it again")]
 pub struct HostTransaction(Option<Transaction>);
 
 /// The resources that an instance has open.

@@ -4,7 +4,7 @@ use super::bindings::{log, outbox, progress, secrets};
 use super::call::{Gate, Notes};
 use super::convert;
 use super::denials::Denials;
-use super::grants::{Policy, Request};
+use super::grants::Policy;
 use super::identity::Identity;
 use super::limits::InstanceLimits;
 use super::log::{AdapterLog, Lines, Tail};
@@ -182,11 +182,4 @@ pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     outbox::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
     log::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
     secrets::add_to_linker::<State, HasSelf<State>>(linker, |state| state)
-}
-
-impl Shared {
-    /// Whether the adapter may use the network at all: if not, no certificates have to be read for it.
-    pub(super) fn uses_http(policy: &Policy) -> bool {
-        policy.requested(Request::Http) && !policy.grants().hosts.is_empty()
-    }
 }

@@ -123,15 +123,15 @@ impl StoragePlugin {
     async fn admin<R, F>(&self, name: &'static str, run: F) -> Result<R, Failure>
     where
         R: Send + 'static,
-        F: for<'a> FnOnce(
-                &'a storage_admin::Guest,
-                &'a mut Store<State>,
-            ) -> BoxFuture<'a, wasmtime::Result<Result<R, outbox::Failure>>>
+        F: for<'a> FnOnce(&'a storage_admin::Guest, &'a mut Store<State>) -> BoxFuture<'a, wasmtime::Result<Result<R, outbox::Failure>>>
             + Send
             + 'static,
     {
         if !self.has_admin {
-            let text = format!("{}: its component does not export outhaul:adapter/storage-admin, so it cannot {name}", self.adapter.shared().identity);
+            let text = format!(
+                "{}: its component does not export outhaul:adapter/storage-admin, so it cannot {name}",
+                self.adapter.shared().identity
+            );
             return Err(Failure::new(FailureCode::InvalidConfiguration, text));
         }
         self.adapter
@@ -153,9 +153,7 @@ impl Storage for StoragePlugin {
         let out = convert::request_out(request);
         let claimed = self
             .adapter
-            .try_call(self.of("claim"), move |exports, store| {
-                Box::pin(async move { exports.storage.call_claim(store, &out).await })
-            })
+            .try_call(self.of("claim"), move |exports, store| Box::pin(async move { exports.storage.call_claim(store, &out).await }))
             .await?;
         let claimed = convert::claimed_in(claimed);
         self.check_claimed("claim", &claimed, request)?;
@@ -226,8 +224,7 @@ impl StorageAdmin for StoragePlugin {
 
     async fn enqueue(&self, batch: &Batch) -> Result<Vec<String>, Failure> {
         let (messages, batch) = (batch.len(), convert::batch_out(batch.clone()));
-        let ids =
-            self.admin("enqueue", move |admin, store| Box::pin(async move { admin.call_enqueue(store, &batch).await })).await?;
+        let ids = self.admin("enqueue", move |admin, store| Box::pin(async move { admin.call_enqueue(store, &batch).await })).await?;
         if ids.len() != messages {
             return Err(self.nonsense("enqueue", &format!("returned {} ids for {messages} messages", ids.len())));
         }

@@ -52,7 +52,13 @@ pub(in crate::plugin) struct HttpClient {
 impl HttpClient {
     /// A client that trusts the system's certificate authorities and those in the policy's `tls_ca_file`.
     pub(in crate::plugin) fn new(policy: Arc<Policy>, denials: Arc<Denials>, max_body_bytes: usize) -> Result<Self, PluginError> {
-        let tls = tls(policy.grants().tls_ca_file.as_deref())?;
+        let used = policy.requested(Capability::Http) && !policy.grants().hosts.is_empty();
+        let roots = if used { roots(policy.grants().tls_ca_file.as_deref())? } else { rustls::RootCertStore::empty() };
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| PluginError::Engine(format!("TLS: {error}")))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
@@ -176,7 +182,8 @@ fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
     }
 }
 
-fn tls(ca_file: Option<&Path>) -> Result<rustls::ClientConfig, PluginError> {
+/// The certificate authorities of the system, and those of the file.
+fn roots(ca_file: Option<&Path>) -> Result<rustls::RootCertStore, PluginError> {
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     let mut roots = rustls::RootCertStore::empty();
@@ -187,9 +194,8 @@ fn tls(ca_file: Option<&Path>) -> Result<rustls::ClientConfig, PluginError> {
     roots.add_parsable_certificates(system.certs);
     if let Some(file) = ca_file {
         let fault = |reason: String| PluginError::TlsCaFile { file: file.to_owned(), reason };
-        let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(file)
-            .and_then(Iterator::collect)
-            .map_err(|error| fault(error.to_string()))?;
+        let certificates: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| fault(error.to_string()))?;
         if certificates.is_empty() {
             return Err(fault("it has no certificate in PEM form".to_owned()));
         }
@@ -197,12 +203,7 @@ fn tls(ca_file: Option<&Path>) -> Result<rustls::ClientConfig, PluginError> {
             roots.add(certificate).map_err(|error| fault(error.to_string()))?;
         }
     }
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| PluginError::Engine(format!("TLS: {error}")))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
+    Ok(roots)
 }
 
 /// Makes connections: names are resolved here, and every address is checked, so a name that points somewhere else today than

@@ -14,8 +14,8 @@ use wasmtime::component::{HasSelf, Linker, Resource};
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::p2::SocketError;
 use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{self, Host, HostResolveAddressStream, ResolveAddressStream};
-use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress, Network};
-use wasmtime_wasi::p2::DynPollable;
+use wasmtime_wasi::p2::bindings::sockets::network::{self, ErrorCode, IpAddress, Network};
+use wasmtime_wasi::p2::{DynPollable, IoError};
 use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 
 /// Addresses remembered by one instance: a cluster has tens, and each is looked up again when it was forgotten.
@@ -101,13 +101,32 @@ pub(in crate::plugin) fn add_name_lookup(linker: &mut Linker<State>) -> wasmtime
     Ok(())
 }
 
+/// The look-up's errors, converted as WASI's own are.
+impl network::Host for State {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
+        network::Host::convert_error_code(&mut self.sockets(), error)
+    }
+    fn network_error_code(&mut self, error: Resource<IoError>) -> wasmtime::Result<Option<ErrorCode>> {
+        network::Host::network_error_code(&mut self.sockets(), error)
+    }
+}
+
+impl network::HostNetwork for State {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.sockets(), network)
+    }
+}
+
 impl Host for State {
     fn resolve_addresses(&mut self, network: Resource<Network>, name: String) -> Result<Resource<ResolveAddressStream>, SocketError> {
         let sockets = self.tcp.clone();
         if sockets.policy.ports(&name).is_empty() && name.parse::<IpAddr>().is_err() {
             // The port is not known yet: the denial names the one that every service of that kind has, or any.
             let denial = sockets.policy.check_host(Request::Tcp, &name, 0).err();
-            let text = denial.map_or_else(|| format!("{name} is not granted"), |denial| denial.to_string().replace(&format!("{name}:0"), &format!("{name}:PORT")));
+            let text = denial.map_or_else(
+                || format!("{name} is not granted"),
+                |denial| denial.to_string().replace(&format!("{name}:0"), &format!("{name}:PORT")),
+            );
             sockets.denials.tell(&sockets.notes, &text);
             return Err(ErrorCode::AccessDenied.into());
         }
