@@ -8,6 +8,7 @@
 pub mod config;
 pub mod domain;
 pub mod metrics;
+pub mod plugin;
 pub mod ports;
 pub mod relay;
 pub mod sql;

@@ -17,6 +17,8 @@ mod connection;
 mod fault;
 mod guard;
 mod run;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use super::blocking::block_until;
