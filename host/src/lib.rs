@@ -9,3 +9,4 @@ pub mod config;
 pub mod domain;
 pub mod metrics;
 pub mod ports;
+pub mod sql;
