@@ -19,6 +19,8 @@ mod create;
 mod fault;
 mod guard;
 mod run;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use super::blocking::block_until;
