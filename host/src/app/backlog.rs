@@ -47,7 +47,12 @@ mod tests {
         let metrics = Metrics::new();
         show("orders", &metrics, Stats { pending: 7, due: 5, leased: 1, dead: 2, oldest_pending_ms: Some(1500) });
         let text = metrics.encode();
-        for line in ["outhaul_backlog{relay=\"orders\"} 7", "backlog_due{relay=\"orders\"} 5", "dead_rows{relay=\"orders\"} 2", "oldest_pending_seconds{relay=\"orders\"} 1.5"] {
+        for line in [
+            "outhaul_backlog{relay=\"orders\"} 7",
+            "backlog_due{relay=\"orders\"} 5",
+            "dead_rows{relay=\"orders\"} 2",
+            "oldest_pending_seconds{relay=\"orders\"} 1.5",
+        ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
     }

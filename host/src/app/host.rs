@@ -183,22 +183,18 @@ impl One {
         tokio::try_join!(self.app.storage(adapter), self.publishers.of(&self.app, &self.relay))
     }
 
-    async fn work(
-        self,
-        storage: Arc<StoragePlugin>,
-        publishers: BTreeMap<String, Lanes>,
-        shutdown: Shutdown,
-    ) -> Result<Summary, AppError> {
+    async fn work(self, storage: Arc<StoragePlugin>, publishers: BTreeMap<String, Lanes>, shutdown: Shutdown) -> Result<Summary, AppError> {
         let Self { app, relay, status, worker, mode, .. } = self;
         let routes: Vec<String> = relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect();
         tracing::info!(relay = relay.name, storage = relay.storage, routes = routes.join(", "), worker, "relay started");
         status.set(Phase::Running);
         let storage: Arc<dyn Storage> = storage;
-        let watch = app.config.storages.get(&relay.storage).and_then(|adapter| wake::watch(&storage.description().wake, adapter, &app.databases));
+        let watch =
+            app.config.storages.get(&relay.storage).and_then(|adapter| wake::watch(&storage.description().wake, adapter, &app.databases));
         // Both look after themselves, and end with the relay.
-        let _watch = watch.filter(|_| mode == Mode::Run).map(|watch| {
-            AbortOnDropHandle::new(tokio::spawn(wake::run(watch, relay.poll.wake_check, Arc::clone(&status.wake))))
-        });
+        let _watch = watch
+            .filter(|_| mode == Mode::Run)
+            .map(|watch| AbortOnDropHandle::new(tokio::spawn(wake::run(watch, relay.poll.wake_check, Arc::clone(&status.wake)))));
         let _backlog = app.config.admin.filter(|_| mode == Mode::Run).map(|admin| {
             let count = backlog::run(relay.name.clone(), Arc::clone(&storage), app.metrics.clone(), admin.stats_interval);
             AbortOnDropHandle::new(tokio::spawn(count))
@@ -215,11 +211,20 @@ impl One {
             health: Arc::clone(&status.health),
         };
         let asked = shutdown.graceful.clone();
-        let summary = relay::run(parts, shutdown).await.map_err(|failure| AppError::Call { storage: storage_name, call: "draining", failure })?;
+        let summary =
+            relay::run(parts, shutdown).await.map_err(|failure| AppError::Call { storage: storage_name, call: "draining", failure })?;
         if mode == Mode::Run && !asked.is_cancelled() {
             return Err(AppError::RelayEnded { relay: name, reason: "nobody had asked it to".to_owned() });
         }
-        tracing::info!(relay = name, sent = summary.sent, failed = summary.failed, retried = summary.retried, released = summary.released, late = summary.late, "relay ended");
+        tracing::info!(
+            relay = name,
+            sent = summary.sent,
+            failed = summary.failed,
+            retried = summary.retried,
+            released = summary.released,
+            late = summary.late,
+            "relay ended"
+        );
         Ok(summary)
     }
 }

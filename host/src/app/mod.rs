@@ -3,8 +3,8 @@
 mod backlog;
 mod error;
 mod host;
-pub mod status;
 mod signals;
+pub mod status;
 mod wake;
 mod worker;
 

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 /// The handlers, installed: from here on no signal ends the process by itself.
-pub struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -19,7 +19,7 @@ impl Signals {
     ///
     /// # Errors
     /// The operating system refuses.
-    pub fn install() -> io::Result<Self> {
+    pub(super) fn install() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// Acts on signals until the forced end. `grace` is how long the graceful end may take, however it was asked for.
-    pub async fn watch(mut self, shutdown: Shutdown, wakes: Vec<Arc<Notify>>, grace: Duration) {
+    pub(super) async fn watch(mut self, shutdown: Shutdown, wakes: Vec<Arc<Notify>>, grace: Duration) {
         loop {
             tokio::select! {
                 () = shutdown.graceful.cancelled() => break,

@@ -14,7 +14,8 @@ pub fn worker_name() -> String {
 }
 
 fn name(host: &str, process: u32, random: u32) -> String {
-    let host: String = host.chars().filter(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '.')).take(MAX_HOST).collect();
+    let host: String =
+        host.chars().filter(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '.')).take(MAX_HOST).collect();
     let host = if host.is_empty() { "host" } else { &host };
     format!("{host}-{process}-{random:08x}")
 }

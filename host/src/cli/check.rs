@@ -68,12 +68,12 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
         let what = format!("storages.{}", storage.name);
         let counted = match app.storage(storage).await {
             Err(error) => Err(error),
-            Ok(opened) => {
-                opened.stats().await.map_err(|failure| AppError::Call { storage: storage.name.clone(), call: "stats", failure })
-            }
+            Ok(opened) => opened.stats().await.map_err(|failure| AppError::Call { storage: storage.name.clone(), call: "stats", failure }),
         };
         match counted {
-            Ok(stats) => findings.add(what, State::Ok, format!("{} opens; {} rows pending, {} dead", storage.plugin, stats.pending, stats.dead)),
+            Ok(stats) => {
+                findings.add(what, State::Ok, format!("{} opens; {} rows pending, {} dead", storage.plugin, stats.pending, stats.dead))
+            }
             Err(error) => findings.fail(what, &error),
         }
     }

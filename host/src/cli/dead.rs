@@ -148,7 +148,7 @@ impl Change {
 
     fn say(&self, done: &str, count: u64) -> CommandResult {
         if self.json {
-            return output::json(&json!({ done: count }));
+            return output::json(&json!({ (done): count }));
         }
         let named = u64::try_from(self.ids.len()).unwrap_or(u64::MAX);
         match named.saturating_sub(count) {

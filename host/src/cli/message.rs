@@ -52,7 +52,9 @@ pub(super) fn show(row: &Row, message: Message<'_>, now: SystemTime) -> String {
 
 fn payload(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(|character| character.is_control() && !matches!(character, '\n' | '\r' | '\t')) => lines(text, TEXT_LIMIT),
+        Ok(text) if !text.chars().any(|character| character.is_control() && !matches!(character, '\n' | '\r' | '\t')) => {
+            lines(text, TEXT_LIMIT)
+        }
         _ => hex_dump(bytes),
     }
 }
@@ -73,7 +75,8 @@ fn hex_dump(bytes: &[u8]) -> String {
     let mut out = String::new();
     for (index, chunk) in bytes.chunks(16).take(HEX_LIMIT / 16).enumerate() {
         let hex: String = chunk.iter().map(|byte| format!("{byte:02x} ")).collect();
-        let text: String = chunk.iter().map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' }).collect();
+        let text: String =
+            chunk.iter().map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' }).collect();
         let _ = writeln!(out, "{:08x}  {hex:<48} {text}", index * 16);
     }
     if bytes.len() > HEX_LIMIT {

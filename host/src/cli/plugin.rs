@@ -56,7 +56,8 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
         used.entry(publisher.adapter.plugin.clone()).or_default().push(format!("publishers.{}", publisher.adapter.name));
     }
     let directory = &config.plugins.dir;
-    let mut names = components(directory).with_context(|| format!("cannot list plugins.dir ({})", directory.display())).map_err(CommandError::usage)?;
+    let mut names =
+        components(directory).with_context(|| format!("cannot list plugins.dir ({})", directory.display())).map_err(CommandError::usage)?;
     names.extend(used.keys().cloned());
     let mut entries = Vec::new();
     for plugin in names {

@@ -26,7 +26,9 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, app: App) -> CommandResult {
     let outcome = app::run(&app, &args.relays, Mode::Run).await?;
     if outcome.forced {
-        return Err(CommandError::failure(anyhow::anyhow!("ended before everything in flight was settled: it will be delivered again after its lease")));
+        return Err(CommandError::failure(anyhow::anyhow!(
+            "ended before everything in flight was settled: it will be delivered again after its lease"
+        )));
     }
     Ok(())
 }

@@ -33,7 +33,9 @@ pub(super) async fn run(args: Args, mut config: Config) -> CommandResult {
     let scratch = tempfile::tempdir().map_err(CommandError::failure)?;
     for name in &adapter.grants.databases {
         match config.databases.get_mut(name) {
-            Some(Database::Sqlite(sqlite)) if matches!(sqlite.path.try_exists(), Ok(false)) => sqlite.path = scratch.path().join("empty.db"),
+            Some(Database::Sqlite(sqlite)) if matches!(sqlite.path.try_exists(), Ok(false)) => {
+                sqlite.path = scratch.path().join("empty.db")
+            }
             _ => {}
         }
     }
