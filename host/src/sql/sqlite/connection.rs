@@ -69,22 +69,6 @@ impl Role {
             // with SIGBUS, and with it every relay of the host. Read as usual, it is an error of one call.
             Self::Writer => format!("PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 10000; PRAGMA synchronous = {synchronous};"),
             Self::Reader => "PRAGMA cache_size = -65536; PRAGMA query_only = ON;".to_owned(),
-            Self::Watch => "watch",
-        }
-    }
-
-    /// Settings of our own connection; nothing here changes the file. The journal mode stays what the file says, and foreign keys
-    /// what SQLite was built with (enforced).
-    fn pragmas(self, settings: &Settings) -> String {
-        let synchronous = if settings.synchronous_full { "FULL" } else { "NORMAL" };
-        match self {
-            // 64 MiB of cache, and a checkpoint every 10,000 pages: measured, a third more throughput at small batches.
-            Self::Writer => {
-                format!(
-                    "PRAGMA cache_size = -65536; PRAGMA mmap_size = 268435456; PRAGMA wal_autocheckpoint = 10000; PRAGMA synchronous = {synchronous};"
-                )
-            }
-            Self::Reader => "PRAGMA cache_size = -65536; PRAGMA mmap_size = 268435456; PRAGMA query_only = ON;".to_owned(),
             Self::Watch => "PRAGMA query_only = ON;".to_owned(),
         }
     }

@@ -34,7 +34,7 @@ async fn whatever_leaves_the_database_or_the_transaction_is_denied() {
         assert_eq!(error.code, SqlErrorCode::Denied, "{sql}: {error}");
         assert!(error.detail.contains(part), "{sql}: {part} is not in: {}", error.detail);
     }
-    for sql in ["SELECT load_extension('x')", "SELECT fts3_tokenizer('simple')"] {
+    for sql in ["SELECT load_extension('x')", "SELECT fts3_tokenizer('simple')", "SELECT file FROM pragma_database_list"] {
         let error = run(&connection, Statement::new(sql).returning([ColumnType::Text])).await.unwrap_err();
         assert_eq!(error.code, SqlErrorCode::Denied, "{sql}: {error}");
     }
