@@ -37,9 +37,10 @@ fn other_process() {
         // Commits every millisecond until it is killed.
         "writer" => {
             connection.busy_timeout(Duration::from_secs(60)).unwrap();
+            connection.execute("INSERT INTO t (v) VALUES (-1)", ()).unwrap();
+            println!("at work");
             loop {
                 connection.execute("INSERT INTO t (v) VALUES (-1)", ()).unwrap();
-                println!("at work");
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -77,6 +78,7 @@ async fn nobody_hears_of_a_lock_while_eight_claim_and_another_process_commits() 
     for claimer in claimers {
         results.push(claimer.await.unwrap());
     }
+    assert!(writer.try_wait().unwrap().is_none(), "the other process has ended early");
     writer.kill().unwrap();
     writer.wait().unwrap();
     assert!(results.iter().all(Result::is_ok), "{results:?}");

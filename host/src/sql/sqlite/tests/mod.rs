@@ -1,5 +1,6 @@
 //! The whole capability against real files, with other writers that are real connections and real processes.
 
+mod cost;
 mod files;
 mod guests;
 mod locks;
