@@ -77,10 +77,10 @@ impl Integers {
         self.get(index).and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
     }
 
-    /// Every value; 0 where it is none.
-    #[must_use]
-    pub fn values(&self) -> &[i64] {
-        &self.values
+    /// Keeps the first `len` values.
+    pub fn truncate(&mut self, len: usize) {
+        self.values.truncate(len);
+        self.nulls.truncate(len);
     }
 }
 

@@ -150,10 +150,7 @@ impl Decoding {
                 PayloadEncoding::Text => {
                     std::str::from_utf8(payload).map_err(|_| "the payload is not UTF-8 text")?;
                 }
-                PayloadEncoding::Json => {
-                    // serde's own message has a position, and no content where nothing is expected.
-                    serde_json::from_slice::<IgnoredAny>(payload).map_err(|error| format!("the payload is not JSON: {error}"))?;
-                }
+                PayloadEncoding::Json => check_json(payload)?,
             }
         }
         if let Some(stored) = fetched.headers.as_ref().and_then(|headers| headers.get(row)) {
@@ -172,6 +169,14 @@ impl Decoding {
     }
 }
 
+/// Refuses what is not JSON.
+///
+/// # Errors
+/// Where it is not. The text quotes nothing of it.
+pub fn check_json(payload: &[u8]) -> Result<(), String> {
+    serde_json::from_slice::<IgnoredAny>(payload).map(|_| ()).map_err(|error| format!("the payload is not JSON: {error}"))
+}
+
 /// Columns of rows, as they were read.
 #[derive(Debug, Clone)]
 pub struct Fetched {
@@ -184,6 +189,14 @@ pub struct Fetched {
     attempts: Integers,
     created_at: Integers,
     extra: Vec<Column>,
+}
+
+impl Fetched {
+    /// The last place in the order; none: there are no rows.
+    #[must_use]
+    pub fn last_order(&self) -> Option<i64> {
+        (0..self.order.len()).filter_map(|row| self.order.get(row)).max()
+    }
 }
 
 /// A batch, and the rows that could not be decoded: id and reason.
