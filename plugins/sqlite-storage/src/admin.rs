@@ -47,8 +47,16 @@ impl<D: Database> Outbox<D> {
         let (integer, bytes) = (ColumnType::Integer, ColumnType::Bytes);
         let [code, error, due_in] = row_columns(&ready.layout);
         let statements = vec![
-            statement(format!("SELECT {} {rows}", sql.message("t.", &sql.attempts(), with_messages)), parameters.clone(), ready.decoding.columns()),
-            statement(format!("SELECT {code}, {error}, {due_in}, {} {rows}", sql.attempts()), parameters, vec![integer, bytes, integer, integer]),
+            statement(
+                format!("SELECT {} {rows}", sql.message("t.", &sql.attempts(), with_messages)),
+                parameters.clone(),
+                ready.decoding.columns(),
+            ),
+            statement(
+                format!("SELECT {code}, {error}, {due_in}, {} {rows}", sql.attempts()),
+                parameters,
+                vec![integer, bytes, integer, integer],
+            ),
         ];
         let results = self.reader.execute(statements).map_err(|error| self.failed(&error, "reading rows"))?;
         let ready = self.ready()?;
@@ -162,8 +170,13 @@ impl<D: Database> Outbox<D> {
         )];
         if let Some(side) = &layout.side {
             // Leases whose rows somebody else has deleted.
-            let orphans = format!("SELECT l.id FROM {side} AS l WHERE NOT EXISTS (SELECT 1 FROM {table} AS t WHERE t.{id} = l.id) LIMIT ?1");
-            statements.push(statement(format!("DELETE FROM {side} WHERE id IN ({orphans})"), vec![Value::Integer(i64::from(limit))], Vec::new()));
+            let orphans =
+                format!("SELECT l.id FROM {side} AS l WHERE NOT EXISTS (SELECT 1 FROM {table} AS t WHERE t.{id} = l.id) LIMIT ?1");
+            statements.push(statement(
+                format!("DELETE FROM {side} WHERE id IN ({orphans})"),
+                vec![Value::Integer(i64::from(limit))],
+                Vec::new(),
+            ));
         }
         let results = self.writer.execute(statements).map_err(|error| self.failed(&error, "purging"))?;
         Ok(results.first().map_or(0, |rows| rows.changed))
@@ -232,7 +245,9 @@ fn row_columns(layout: &Layout) -> [String; 3] {
         .map(|column| format!("ifnull({}, 0)", time::millis(layout.unit(), &sql.column(column))))
         .collect();
     if layout.side.is_some() {
-        until.extend(["lease_until", "available_at"].map(|column| format!("ifnull({}, 0)", time::millis(TimeUnit::Ms, &format!("l.{column}")))));
+        until.extend(
+            ["lease_until", "available_at"].map(|column| format!("ifnull({}, 0)", time::millis(TimeUnit::Ms, &format!("l.{column}")))),
+        );
     }
     if let (false, Some(created)) = (layout.config.visibility_delay.is_zero(), &layout.columns.created_at) {
         let created = time::millis(layout.created_unit(), &sql.column(created));
@@ -327,7 +342,8 @@ fn insert(ready: &Ready, message: Message<'_>, text: bool) -> Result<Statement, 
         values.push(time::now(layout.created_unit()).to_owned());
     }
     // Columns that must be there and say nothing yet.
-    let needed = |column: &outbox_table::ident::Ident| layout.info.column(column.name()).is_some_and(|info| info.not_null && !info.has_default);
+    let needed =
+        |column: &outbox_table::ident::Ident| layout.info.column(column.name()).is_some_and(|info| info.not_null && !info.has_default);
     let zero = |value: &str| value.to_owned();
     for (column, value) in [
         (&columns.attempts, zero("0")),

@@ -174,7 +174,8 @@ impl<D: Database> Outbox<D> {
         let lost = settle::lost(ready, written, &mut results)?;
         let first = Segment::read(ready, &mut results.next_rows()?)?;
 
-        let next_floor = if ready.scan.walks_settled { first.order.get(0).map_or(i64::MIN, |order| order.saturating_sub(1)) } else { i64::MIN };
+        let next_floor =
+            if ready.scan.walks_settled { first.order.get(0).map_or(i64::MIN, |order| order.saturating_sub(1)) } else { i64::MIN };
         let found = look(&transaction, ready, limits, (floor, size), first)?.choose(random);
         let Choice { taken, refused } = &found.choice;
         if taken.is_empty() && refused.is_empty() {

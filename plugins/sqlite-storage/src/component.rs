@@ -20,9 +20,10 @@ impl Storage for SqliteStorage {
             let connection = Connection::open(database, access)?;
             match connection.dialect() {
                 Dialect::Sqlite => Ok(connection),
-                other => {
-                    Err(SqlError { code: SqlErrorCode::Denied, detail: format!("`{database}` is a {other:?} database, and this is the adapter for SQLite") })
-                }
+                other => Err(SqlError {
+                    code: SqlErrorCode::Denied,
+                    detail: format!("`{database}` is a {other:?} database, and this is the adapter for SQLite"),
+                }),
             }
         })?;
         Ok((Self(outbox), description))

@@ -92,11 +92,13 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-const COLUMNS: &str = r#"SELECT name, type, "notnull", dflt_value IS NOT NULL, pk FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid"#;
+const COLUMNS: &str =
+    r#"SELECT name, type, "notnull", dflt_value IS NOT NULL, pk FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid"#;
 const INDEXES: &str = r#"SELECT l.name, l."unique", l.partial, ifnull(x.name, ''), x.coll = 'BINARY'
 FROM pragma_index_list(?1, ?2) AS l CROSS JOIN pragma_index_xinfo(l.name, ?2) AS x WHERE x.key = 1 ORDER BY l.seq, x.seqno"#;
 const HAS_ROWID: &str = "SELECT wr = 0 FROM pragma_table_list(?1) WHERE type = 'table' AND schema = ifnull(?2, schema)";
-const TABLES: &str = "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 50";
+const TABLES: &str =
+    "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 50";
 
 /// Reads a table; none if there is no such table.
 pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Option<TableInfo>, Failure> {

@@ -75,12 +75,20 @@ impl Layout {
 
     /// The column that holds how long a row waits for its retry: `available_at`, or else the end of the lease.
     pub(crate) fn due_column(&self) -> Option<&Ident> {
-        if self.side.is_some() { self.columns.available_at.as_ref() } else { self.columns.available_at.as_ref().or(self.columns.lease_until.as_ref()) }
+        if self.side.is_some() {
+            self.columns.available_at.as_ref()
+        } else {
+            self.columns.available_at.as_ref().or(self.columns.lease_until.as_ref())
+        }
     }
 
     /// The column that holds the end of the lease: `lease_until`, or else `available_at`.
     pub(crate) fn lease_column(&self) -> Option<&Ident> {
-        if self.side.is_some() { self.columns.lease_until.as_ref() } else { self.columns.lease_until.as_ref().or(self.columns.available_at.as_ref()) }
+        if self.side.is_some() {
+            self.columns.lease_until.as_ref()
+        } else {
+            self.columns.lease_until.as_ref().or(self.columns.available_at.as_ref())
+        }
     }
 
     /// Whether the column may not be NULL.
@@ -105,7 +113,11 @@ fn unknown(key: &str, name: &str, config: &Config, info: &TableInfo) -> Failure 
     } else {
         ""
     };
-    Failure::invalid_configuration(format!("`{key}`: the table {} has no column `{name}` (columns: {}){hint}", config.table, info.column_names()))
+    Failure::invalid_configuration(format!(
+        "`{key}`: the table {} has no column `{name}` (columns: {}){hint}",
+        config.table,
+        info.column_names()
+    ))
 }
 
 /// Whether ids are numbers.
@@ -115,7 +127,10 @@ fn check_id(id: &ColumnInfo, info: &TableInfo) -> Result<bool, Failure> {
         Affinity::Integer => true,
         Affinity::Text => false,
         Affinity::Other => {
-            return refuse(format!("the column `{}` is declared `{}`; an id must be declared as an INTEGER or TEXT type", id.name, id.declared));
+            return refuse(format!(
+                "the column `{}` is declared `{}`; an id must be declared as an INTEGER or TEXT type",
+                id.name, id.declared
+            ));
         }
     };
     if info.is_unique(id) {
@@ -135,7 +150,9 @@ fn order(columns: &Columns, id: &ColumnInfo, info: &TableInfo) -> Result<(String
         return match id.affinity {
             Affinity::Integer => Ok((columns.id.to_string(), info.is_rowid(id))),
             _ if info.has_rowid => Ok(("rowid".to_owned(), true)),
-            _ => refuse("the table is WITHOUT ROWID and its id is text: name a unique column of integers that grow with each insert".to_owned()),
+            _ => refuse(
+                "the table is WITHOUT ROWID and its id is text: name a unique column of integers that grow with each insert".to_owned(),
+            ),
         };
     };
     let Some(column) = info.column(name.name()) else {

@@ -99,14 +99,12 @@ impl<D: Database> Outbox<D> {
     pub fn open(config: &str, connect: impl Fn(&str, Access) -> Result<D, SqlError>) -> Result<(Self, Description), Failure> {
         let config = Config::parse(config)?;
         let connect = |access| {
-            connect(&config.database, access).map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))
+            connect(&config.database, access)
+                .map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))
         };
         let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
-        let description = Description {
-            strict_order: config.strict_order,
-            prefers_fused: true,
-            wake: WakeSource::DataVersion(config.database.clone()),
-        };
+        let description =
+            Description { strict_order: config.strict_order, prefers_fused: true, wake: WakeSource::DataVersion(config.database.clone()) };
         let mut outbox = Self { config, writer, reader, random: Random::from_system(), ready: None };
         if inspect::table(&outbox.reader, &outbox.config.table)?.is_some() && outbox.has_leases()? {
             outbox.ready()?;

@@ -384,4 +384,3 @@ impl Sql<'_> {
         [template(&unsettled, &[integer; 4]), template(&dead, &[integer])]
     }
 }
-

@@ -35,8 +35,10 @@ impl Walk {
         let (scanned, usable) = (sql.scanned(), sql.usable_id());
         let no_id = if layout.id_is_order { "" } else { "NULL, " };
         let table = layout.table();
-        let next = |after: &str| format!("SELECT {key} FROM {table} AS t {indexed} WHERE {unsettled} AND {key} > {after} ORDER BY {key} LIMIT 1");
-        let typed = |key: &str| format!("typeof({key}), CASE WHEN typeof({key}) IN ('integer', 'real') THEN CAST({key} AS TEXT) ELSE {key} END");
+        let next =
+            |after: &str| format!("SELECT {key} FROM {table} AS t {indexed} WHERE {unsettled} AND {key} > {after} ORDER BY {key} LIMIT 1");
+        let typed =
+            |key: &str| format!("typeof({key}), CASE WHEN typeof({key}) IN ('integer', 'real') THEN CAST({key} AS TEXT) ELSE {key} END");
         let columns = sql.scanned_columns(decoding);
 
         // CROSS JOIN keeps the nesting: key by key, and with the index by key and order, each from its first row on.

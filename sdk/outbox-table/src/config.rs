@@ -233,11 +233,14 @@ impl Config {
         }
         if self.lease_table.is_some() {
             return match columns.leased_by {
-                Some(_) => Err("`lease_table` and `columns.leased_by` cannot both be set: leases are either in the table or beside it".to_owned()),
+                Some(_) => {
+                    Err("`lease_table` and `columns.leased_by` cannot both be set: leases are either in the table or beside it".to_owned())
+                }
                 None => Ok(()),
             };
         }
-        let remedy = "or set `lease_table` to the name of a table of leases, which `outhaul schema` prints and `outhaul schema --apply` creates";
+        let remedy =
+            "or set `lease_table` to the name of a table of leases, which `outhaul schema` prints and `outhaul schema --apply` creates";
         if columns.leased_by.is_none() {
             return Err(format!("`columns.leased_by` is missing: name the column that holds the worker, {remedy}"));
         }
@@ -364,10 +367,14 @@ fn some_ident<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ident
 }
 
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<StateValue>, D::Error> {
-    Ok(match OneOrMore::deserialize(deserializer).map_err(|_| serde::de::Error::custom("expected a text or a number, or a list of them"))? {
-        OneOrMore::One(value) => vec![value],
-        OneOrMore::More(values) => values,
-    })
+    Ok(
+        match OneOrMore::deserialize(deserializer)
+            .map_err(|_| serde::de::Error::custom("expected a text or a number, or a list of them"))?
+        {
+            OneOrMore::One(value) => vec![value],
+            OneOrMore::More(values) => values,
+        },
+    )
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -442,11 +449,9 @@ mod tests {
 
     #[test]
     fn states_may_be_numbers_and_one_or_more() {
-        let config = Config::parse(&mapped(
-            r#","topic":"t""#,
-            r#","lease_table":"l","states":{"pending":0,"leased":1,"delivered":2,"dead":3}"#,
-        ))
-        .unwrap();
+        let config =
+            Config::parse(&mapped(r#","topic":"t""#, r#","lease_table":"l","states":{"pending":0,"leased":1,"delivered":2,"dead":3}"#))
+                .unwrap();
         assert_eq!(config.states.pending, [StateValue::Integer(0)]);
         assert_eq!(config.states.unsettled(), [&StateValue::Integer(0), &StateValue::Integer(1)]);
     }

@@ -54,7 +54,10 @@ impl Decoding {
         if !self.id_is_order {
             columns.push(self.id_column());
         }
-        columns.extend(std::iter::repeat_n(ColumnType::Bytes, 1 + [self.topic.is_none(), self.keys, self.headers].iter().filter(|has| **has).count()));
+        columns.extend(std::iter::repeat_n(
+            ColumnType::Bytes,
+            1 + [self.topic.is_none(), self.keys, self.headers].iter().filter(|has| **has).count(),
+        ));
         columns.extend([ColumnType::Integer, ColumnType::Integer]);
         columns.extend(std::iter::repeat_n(ColumnType::Bytes, self.extra_headers.len()));
         columns
@@ -301,7 +304,8 @@ mod tests {
     fn rows_come_out_in_insertion_order() {
         let decoded = decode(&decoding(), three([r#"{"a":"9"}"#, r#"{"a":"7","b":"7"}"#, ""], [b"9", b"7", b"8"]), false);
         let batch = decoded.batch;
-        let shown: Vec<_> = batch.messages().map(|m| (m.id(), m.topic(), m.key(), m.payload().unwrap(), m.attempts(), m.created_at())).collect();
+        let shown: Vec<_> =
+            batch.messages().map(|m| (m.id(), m.topic(), m.key(), m.payload().unwrap(), m.attempts(), m.created_at())).collect();
         assert_eq!(
             shown,
             [

@@ -122,7 +122,10 @@ mod tests {
     fn order_and_duplicates_are_kept() {
         assert_eq!(decoded(r#"{"z":"1","a":"2","z":"3"}"#), pairs(&[("z", "1"), ("a", "2"), ("z", "3")]));
         assert_eq!(decoded(r#"[["z","1"],["a","\u0041"],["z","3"]]"#), pairs(&[("z", "1"), ("a", "A"), ("z", "3")]));
-        assert_eq!(decoded(r#"{"a":["1","2"],"n":1.50,"t":true,"x":null}"#), pairs(&[("a", "1"), ("a", "2"), ("n", "1.50"), ("t", "true")]));
+        assert_eq!(
+            decoded(r#"{"a":["1","2"],"n":1.50,"t":true,"x":null}"#),
+            pairs(&[("a", "1"), ("a", "2"), ("n", "1.50"), ("t", "true")])
+        );
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Outhaul's own table: claims, verdicts, fences, limits.
 
-
-use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict};
 use crate::support::{Bench, claim, dead, ids, request, retry, settle, settlement};
+use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict};
 
 fn lapse(bench: &Bench) {
     bench.run("UPDATE outbox SET available_at = 1 WHERE status = 'pending'");
@@ -40,7 +39,8 @@ fn a_message_is_claimed_as_it_was_stored() {
     bench.run(r#"INSERT INTO outbox (topic, key, headers, payload) VALUES ('заказы', 'k', '{"b":"1","a":"2","b":"3"}', x'00ff')"#);
     bench.run("INSERT INTO outbox (topic, key, payload) VALUES ('t', '', NULL), ('t', NULL, ''), ('t', NULL, 42)");
     let batch = claim(&mut outbox, "w", 10).batch;
-    let shown: Vec<_> = batch.messages().map(|message| (message.id(), message.topic(), message.key(), message.payload(), message.attempts())).collect();
+    let shown: Vec<_> =
+        batch.messages().map(|message| (message.id(), message.topic(), message.key(), message.payload(), message.attempts())).collect();
     assert_eq!(
         shown,
         [
@@ -240,7 +240,10 @@ fn a_failure_is_recorded_whatever_its_text() {
     }
     let claimed = ids(&claim(&mut outbox, "w", 1).batch);
     settle(&mut outbox, "w", dead(&"😊".repeat(70_000)), &claimed);
-    assert_eq!(bench.value("SELECT status || attempts || (octet_length(last_error) <= 4096) || (last_error LIKE '%(cut)') FROM outbox"), "dead711");
+    assert_eq!(
+        bench.value("SELECT status || attempts || (octet_length(last_error) <= 4096) || (last_error LIKE '%(cut)') FROM outbox"),
+        "dead711"
+    );
 }
 
 /// Case 10: no clock but the database's; and a delay that no clock can reach.
@@ -329,7 +332,11 @@ fn pages_filters_requeue_discard_and_purge() {
     let states: Vec<_> = all.iter().map(|row| row.state).collect();
     assert_eq!(states.iter().filter(|state| **state == RowState::Leased).count(), 3);
     assert_eq!((all[6].state, all[6].due_in_ms > 50_000, all[4].due_in_ms), (RowState::Pending, true, 0));
-    let filter = |topic: Option<&str>, ids: &[&str]| Filter { state: None, topic: topic.map(str::to_owned), ids: ids.iter().map(|id| (*id).to_owned()).collect() };
+    let filter = |topic: Option<&str>, ids: &[&str]| Filter {
+        state: None,
+        topic: topic.map(str::to_owned),
+        ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+    };
     assert_eq!(outbox.browse(&filter(Some("other"), &[]), None, 9, false).unwrap().rows.len(), 2);
     assert_eq!(outbox.browse(&filter(Some("t"), &["9", "2", "x"]), None, 9, false).unwrap().rows.len(), 1);
 

@@ -32,19 +32,19 @@ impl Sqlite {
 impl Database for Sqlite {
     type Transaction = Open;
     fn execute(&self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError> {
-        let (transaction, rows) = self.start("BEGIN", statements)?;
+        let (transaction, rows) = self.start(statements)?;
         transaction.commit(Vec::new())?;
         Ok(rows)
     }
     fn begin(&self, statements: Vec<Statement>) -> Result<(Open, Vec<Rows>), SqlError> {
-        self.start("BEGIN IMMEDIATE", statements)
+        self.start(statements)
     }
 }
 
 impl Sqlite {
-    fn start(&self, begin: &str, statements: Vec<Statement>) -> Result<(Open, Vec<Rows>), SqlError> {
+    fn start(&self, statements: Vec<Statement>) -> Result<(Open, Vec<Rows>), SqlError> {
         // A transaction that reads first and then writes could not wait for another writer.
-        let begin = if self.0.is_readonly("main").map_err(error)? { "BEGIN" } else { begin.split(' ').next().map_or("BEGIN", |_| "BEGIN IMMEDIATE") };
+        let begin = if self.0.is_readonly("main").map_err(error)? { "BEGIN" } else { "BEGIN IMMEDIATE" };
         self.0.execute_batch(begin).map_err(error)?;
         let transaction = Open(Some(Rc::clone(&self.0)));
         let rows = transaction.execute(statements)?;
@@ -90,7 +90,8 @@ fn run(connection: &Connection, statement: &Statement) -> Result<Rows, SqlError>
         }
         returned += 1;
         for (at, column) in columns.iter_mut().enumerate() {
-            append(column, row.get_ref(at).map_err(error)?).map_err(|what| fail(SqlErrorCode::TypeMismatch, format!("column {at} of {}: {what}", statement.sql)))?;
+            append(column, row.get_ref(at).map_err(error)?)
+                .map_err(|what| fail(SqlErrorCode::TypeMismatch, format!("column {at} of {}: {what}", statement.sql)))?;
         }
     }
     drop(rows);
@@ -166,7 +167,8 @@ fn error(error: rusqlite::Error) -> SqlError {
 
 /// A database file, and a connection that looks at it from outside.
 pub(crate) struct Bench {
-    pub(crate) dir: tempfile::TempDir,
+    /// Deleted when dropped.
+    _dir: tempfile::TempDir,
     pub(crate) path: PathBuf,
     pub(crate) sql: Connection,
 }
@@ -180,7 +182,7 @@ impl Bench {
         sql.busy_timeout(Duration::from_secs(60)).expect("time-out");
         sql.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF").expect("wal");
         sql.execute_batch(ddl).expect("ddl");
-        Self { dir, path, sql }
+        Self { _dir: dir, path, sql }
     }
 
     /// Outhaul's own table, with further configuration keys (`,"a":1`).
@@ -199,17 +201,9 @@ impl Bench {
         open(&self.config(more)).expect("open")
     }
 
-    pub(crate) fn refused(&self, more: &str) -> String {
-        let failure = open(&self.config(more)).expect_err("refused");
-        assert_eq!(failure.code, FailureCode::InvalidConfiguration, "{}", failure.detail);
-        failure.detail
-    }
-
     /// Inserts a row into outhaul's own table.
     pub(crate) fn insert(&self, key: Option<&str>, payload: &str) -> String {
-        self.sql
-            .execute("INSERT INTO outbox (topic, key, payload) VALUES ('t', ?1, ?2)", (key, payload.as_bytes()))
-            .expect("insert");
+        self.sql.execute("INSERT INTO outbox (topic, key, payload) VALUES ('t', ?1, ?2)", (key, payload.as_bytes())).expect("insert");
         self.sql.last_insert_rowid().to_string()
     }
 
