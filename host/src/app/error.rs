@@ -15,7 +15,7 @@ pub enum AppError {
     #[error(transparent)]
     Engine(PluginError),
     /// An adapter.
-    #[error("{kind}.{name} in the configuration: {source}")]
+    #[error("{}", opening(kind, name, .source))]
     Open {
         /// `storages` or `publishers`.
         kind: &'static str,
@@ -79,6 +79,14 @@ pub enum AppError {
         /// Why.
         reason: String,
     },
+}
+
+/// What an adapter itself says names it already.
+fn opening(kind: &str, name: &str, source: &PluginError) -> String {
+    match source {
+        PluginError::Open(failure) => failure.to_string(),
+        other => format!("{kind}.{name}: {other}"),
+    }
 }
 
 impl AppError {

@@ -52,9 +52,11 @@ impl Findings {
         self.checks.push(Check { what: what.into(), state, detail: detail.into() });
     }
 
-    fn fail(&mut self, what: impl Into<String>, error: &AppError) {
+    fn fail(&mut self, what: String, error: &AppError) {
         self.code = self.code.max(if error.is_configuration() { 2 } else { 1 });
-        self.add(what, State::Failed, error.to_string());
+        let text = error.to_string();
+        let detail = text.strip_prefix(&format!("{what}: ")).unwrap_or(&text).to_owned();
+        self.add(what, State::Failed, detail);
     }
 }
 

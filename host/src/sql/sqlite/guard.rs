@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Pragmas that describe and change nothing. Also reached through their table-valued functions.
-const PRAGMAS: [&str; 7] = ["data_version", "foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_xinfo"];
+const PRAGMAS: [&str; 8] =
+    ["data_version", "foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"];
 
 /// Functions that reach out of the database. SQLite has them switched off; they are refused by name in case a build has not.
 const FUNCTIONS: [&str; 5] = ["edit", "fts3_tokenizer", "load_extension", "readfile", "writefile"];
