@@ -423,4 +423,34 @@ mod tests {
         let event = r#","cloudevents":{"mode":"binary","source":"/x"},"headers":{"ce-type":"x"}"#;
         assert!(with(event).unwrap_err().detail.contains("`headers.ce-type`"));
     }
+
+    /// Every example of the README is a configuration that opens, and its table has every key.
+    #[test]
+    fn the_readme_is_right() {
+        let readme = include_str!("../README.md");
+        let mut examples = 0;
+        for block in readme.split("```toml\n").skip(1) {
+            let file: toml::Table = block.split("```").next().unwrap().parse().unwrap();
+            let mut config = file["publishers"]["webhooks"]["config"].clone();
+            config.as_table_mut().unwrap().entry("url").or_insert("https://example.com".into());
+            let settings = Settings::parse(&serde_json::to_string(&config).unwrap());
+            assert!(settings.is_ok(), "{config}: {settings:?}");
+            examples += 1;
+        }
+        assert_eq!(examples, 5);
+        let unknown = with(r#","nonsense":1"#).unwrap_err().detail;
+        let (_, keys) = unknown.split_once("expected one of").unwrap();
+        let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() > 10);
+        for key in keys {
+            assert!(readme.contains(&format!("\n| `{key}` |")), "`{key}` is not in the table");
+        }
+    }
+
+    #[test]
+    fn the_manifest_is_of_this_crate() {
+        let manifest: toml::Table = include_str!("../manifest.toml").parse().unwrap();
+        assert_eq!(manifest["name"].as_str(), Some(env!("CARGO_PKG_NAME")));
+        assert_eq!(manifest["version"].as_str(), Some(env!("CARGO_PKG_VERSION")));
+    }
 }

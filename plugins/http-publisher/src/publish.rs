@@ -238,7 +238,7 @@ mod tests {
         let mut wire = Wire::new(vec![(SECOND, Ok(200)); 5]);
         let outcomes = run("", &[Some("a"), None, Some("a"), None, Some("b")], &mut wire, 10 * SECOND);
         assert_eq!(outcomes, ["delivered"; 5]);
-        assert_eq!(wire.started, [(0, 0 * SECOND), (1, 0 * SECOND), (3, 0 * SECOND), (4, 0 * SECOND), (2, SECOND)]);
+        assert_eq!(wire.started, [(0, Duration::ZERO), (1, Duration::ZERO), (3, Duration::ZERO), (4, Duration::ZERO), (2, SECOND)]);
     }
 
     #[test]

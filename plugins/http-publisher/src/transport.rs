@@ -198,18 +198,26 @@ impl<'a> Exchange<'a> {
         match std::mem::replace(&mut self.receiving, Receiving::Over) {
             Receiving::Body { mut answer, mut reading } => {
                 let ended = reading.advance(&mut answer.body);
-                // A good answer is good as soon as its head is there, if the whole of the request went out before.
-                if ended && self.sending.is_none() {
-                    return Some(Ok(answer));
+                // A refusal counts although the rest of the request was never read; for a good answer, all of it must go out.
+                // A good answer counts as soon as its head is there.
+                match (is_success(&answer), self.sending.is_none()) {
+                    (false, _) if ended => Some(Ok(answer)),
+                    (true, true) => {
+                        if !ended {
+                            draining.push_back(reading);
+                        }
+                        Some(Ok(answer))
+                    }
+                    (true, false) if ended => {
+                        self.receiving = Receiving::Ended(answer);
+                        None
+                    }
+                    _ => {
+                        self.receiving = Receiving::Body { answer, reading };
+                        None
+                    }
                 }
-                if is_success(&answer) && self.sending.is_none() {
-                    draining.push_back(reading);
-                    return Some(Ok(answer));
-                }
-                self.receiving = if ended { Receiving::Ended(answer) } else { Receiving::Body { answer, reading } };
-                None
             }
-            // An answer that came before the whole request was sent: a refusal counts, for a good one the rest must go out.
             Receiving::Ended(answer) if self.sending.is_none() || !is_success(&answer) => Some(Ok(answer)),
             other => {
                 self.receiving = other;
