@@ -33,7 +33,11 @@ enum Command {
     ///
     /// Writes everything that it makes to target/demo/ and ends with a summary that is counted, not assumed. Under a minute after
     /// the first build.
-    Demo,
+    Demo {
+        /// At the end, leave the host and the receiver running until Ctrl-C, to look at the metrics.
+        #[arg(long)]
+        keep: bool,
+    },
     /// Run every test: unit tests, then the suite with real processes, databases and components.
     Test(TestArgs),
     /// What CI runs: format, clippy (host and guests), the frozen WIT package, then every test.
@@ -96,9 +100,10 @@ fn main() -> Result<()> {
     let command = Cli::parse().command;
     let workspace = Workspace::find()?;
     match command {
-        Command::Demo => {
+        Command::Demo { keep } => {
             prepare(&workspace)?;
-            workspace.start("demo", &[])
+            let keep = keep.then(|| "--keep".into());
+            workspace.start("demo", keep.as_slice())
         }
         Command::Chaos(chaos) => {
             prepare(&workspace)?;
