@@ -9,7 +9,7 @@
 
 use crate::host::{Host, SHORT_LEASE};
 use crate::ledger::{Event, Report};
-use crate::outbox::{Habits, Outbox, Producer};
+use crate::outbox::{self, Habits, Outbox, Producer};
 use crate::process::Process;
 use crate::receiver::{Answer, Receiver};
 use crate::rig::{Config, Rig};
@@ -63,20 +63,28 @@ struct Field {
     start: Instant,
 }
 
+/// How fast things go in a run.
+struct Pace {
+    /// The receiver takes up to so long for an answer.
+    slowest_answer: Duration,
+    /// Outcomes wait so long before they are written: the longer, the more of them are caught by a freeze.
+    settle_delay: Duration,
+}
+
 /// How long the end of a run may take, in which everything left over is delivered.
 const CLEAN_UP: Duration = Duration::from_secs(120);
 
 impl Field {
-    fn new(seed: u64, slowest: Duration) -> Result<Self> {
+    fn new(seed: u64, pace: Pace) -> Result<Self> {
         let random = Mutex::new(StdRng::seed_from_u64(seed));
         let receiver = Receiver::start(move |_| {
             let (fails, delay) = {
                 let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                (random.random_bool(0.2), random.random_range(Duration::ZERO..=slowest))
+                (random.random_bool(0.2), random.random_range(Duration::ZERO..=pace.slowest_answer))
             };
             Answer::status(if fails { 503 } else { 204 }).after(delay)
         })?;
-        let config = Config::to(receiver.address())?.set_all(
+        let config = Config::to(receiver.address())?.set("storages.outbox.limits.call_timeout", "2s").set_all(
             "relays.0",
             &format!(
                 r#"
@@ -88,9 +96,11 @@ impl Field {
                 backoff = {{ base = "20ms", factor = 2.0, max = "200ms", jitter = 0.5 }}
                 breaker = {{ failures = 0 }}
                 poll = {{ min = "5ms", max = "100ms" }}
+                settle_delay = "{settle}ms"
                 "#,
                 lease = SHORT_LEASE.as_millis(),
                 timeout = SHORT_LEASE.as_millis() * 2 / 3,
+                settle = pace.settle_delay.as_millis(),
             ),
         );
         let rig = Rig::new(&config)?;
@@ -152,7 +162,8 @@ impl Field {
         let report = Report::new(&committed, &accepted);
         let summary = Summary { seed: self.seed, kills, freezes, held: self.held, late_settles, report, took: self.start.elapsed() };
         summary.report.check(&self.allowed).with_context(|| format!("broken promise: {summary}"))?;
-        let stuck: Vec<_> = self.observer.rows()?.into_iter().filter(|row| row.status != DELIVERED || row.leased_by.is_some()).collect();
+        let stuck: Vec<_> =
+            self.observer.rows()?.into_iter().filter(|row| row.status != outbox::DELIVERED || row.leased_by.is_some()).collect();
         if !stuck.is_empty() {
             bail!("{} rows are stuck, the first is {:?}: {summary}", stuck.len(), stuck.first());
         }
@@ -160,14 +171,12 @@ impl Field {
     }
 }
 
-const DELIVERED: &str = "delivered";
-
 /// Kills the host at random moments, from its first millisecond on.
 ///
 /// # Errors
 /// If a promise was broken.
 pub fn kill(kills: u32, seed: u64, mut progress: impl FnMut(String)) -> Result<Summary> {
-    let mut field = Field::new(seed, Duration::from_millis(4))?;
+    let mut field = Field::new(seed, Pace { slowest_answer: Duration::from_millis(4), settle_delay: Duration::from_millis(2) })?;
     let mut random = StdRng::seed_from_u64(seed.rotate_left(32));
     for number in 1..=kills {
         let mut host: Process = Host::launch(&field.rig.config(), |_| {})?;
@@ -192,7 +201,7 @@ pub fn kill(kills: u32, seed: u64, mut progress: impl FnMut(String)) -> Result<S
 /// # Errors
 /// If a promise was broken, or no late settle was refused: then the freezes have not tested what they should.
 pub fn two_hosts(length: Duration, seed: u64, mut progress: impl FnMut(String)) -> Result<Summary> {
-    let mut field = Field::new(seed, Duration::from_millis(60))?;
+    let mut field = Field::new(seed, Pace { slowest_answer: Duration::from_millis(60), settle_delay: Duration::from_millis(100) })?;
     let mut random = StdRng::seed_from_u64(seed.rotate_left(32));
     let mut hosts = vec![field.rig.host()?, field.rig.host()?];
     let (mut kills, mut freezes, mut late) = (0, 0, 0.0);
@@ -204,15 +213,15 @@ pub fn two_hosts(length: Duration, seed: u64, mut progress: impl FnMut(String)) 
         if random.random_bool(0.4) {
             late += hosts[index].metric("outhaul_late_settles_total")?;
             hosts[index].process().kill()?;
-            field.count_held(|held| held == worker)?;
-            field.gone.insert(worker);
+            let workers = field.count_held(|held| is_of(held, &worker))?;
+            field.gone.extend(workers);
             hosts[index] = field.rig.host()?;
             kills += 1;
         } else {
             hosts[index].process().freeze()?;
             // Frozen in the middle of a write, it keeps the lock, and the leases of the other host run out as well.
             let everybody = field.observer.is_locked()?;
-            field.count_held(|held| everybody || held == worker)?;
+            field.count_held(|held| everybody || is_of(held, &worker))?;
             std::thread::sleep(SHORT_LEASE + random.random_range(Duration::from_millis(200)..Duration::from_millis(1200)));
             hosts[index].process().thaw()?;
             freezes += 1;
@@ -224,6 +233,11 @@ pub fn two_hosts(length: Duration, seed: u64, mut progress: impl FnMut(String)) 
         bail!("no late settle was refused: {summary}");
     }
     Ok(summary)
+}
+
+/// Whether a name in the table belongs to this worker: it goes on under `WORKER.1`, `WORKER.2` after leases have run out.
+fn is_of(name: &str, worker: &str) -> bool {
+    name.strip_prefix(worker).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The worker id of a host, as it logged it.

@@ -1,6 +1,6 @@
 //! `outhaul run` as a process of its own.
 
-use crate::process::Process;
+use crate::process::{Process, poll};
 use crate::{places, process};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -95,6 +95,14 @@ impl Host {
             bail!("/metrics answered {status}");
         }
         sum_of(&text, name)
+    }
+
+    /// Waits until a metric has at least this value. Metrics cannot be waited for: this asks again and again.
+    ///
+    /// # Errors
+    /// If that does not happen in [`process::PATIENCE`].
+    pub fn wait_for_metric(&self, name: &str, value: f64) -> Result<()> {
+        poll(&format!("{name} to be {value}"), || Ok(self.metric(name)? >= value))
     }
 
     /// Ends it with SIGTERM and waits until it has gone by itself with exit code 0.

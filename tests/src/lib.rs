@@ -9,7 +9,8 @@
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs
 //!
-//! Nothing in here sleeps to wait for something: receivers and processes tell when something has happened.
+//! Receivers and processes tell when something has happened, so tests wait for that and not for time to pass. Only what gives no
+//! signal, a table or a metric, is asked again and again ([`process::poll`]).
 
 pub mod chaos;
 pub mod host;

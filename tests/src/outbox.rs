@@ -1,6 +1,7 @@
 //! The producer's side: rows written in transactions of its own, and what the table says about them.
 
 use crate::ledger::Event;
+use crate::process::poll;
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,6 +16,9 @@ use std::time::Duration;
 /// A producer may wait this long for others: longer than any host is stopped while it holds the lock.
 const BUSY: Duration = Duration::from_secs(60);
 
+/// State of a delivered row.
+pub const DELIVERED: &str = "done";
+
 /// A connection to a database with the table `outbox`, as `outhaul schema` makes it.
 pub struct Outbox {
     connection: Connection,
@@ -27,7 +31,7 @@ pub struct Row {
     pub id: String,
     /// What is in it, if it was made by [`Event::payload`].
     pub event: Option<Event>,
-    /// `pending`, `delivered` or `dead`.
+    /// `pending`, [`DELIVERED`] or `dead`.
     pub status: String,
     /// Claims so far.
     pub attempts: i64,
@@ -122,6 +126,15 @@ impl Outbox {
             })
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Waits until the rows are as `enough` wants them. A table cannot be waited for: this looks again and again.
+    ///
+    /// # Errors
+    /// If that does not happen in time: with the rows as they are.
+    pub fn wait_for_rows(&self, what: &str, enough: impl Fn(&[Row]) -> bool) -> Result<Vec<Row>> {
+        poll(what, || Ok(enough(&self.rows()?))).with_context(|| format!("{:?}", self.rows()))?;
+        self.rows()
     }
 
     /// The row with this id.

@@ -10,6 +10,21 @@ use std::time::{Duration, Instant};
 /// How long a wait may take before the test fails: far more than anything takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Asks again and again, every few milliseconds, until something is so: for what gives no signal, such as a table or a metric.
+///
+/// # Errors
+/// If asking fails, or it is not so after [`PATIENCE`].
+pub fn poll(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !is_so()? {
+        if Instant::now() > end {
+            bail!("waited in vain for {what}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
 /// A running program. Killed when dropped.
 pub struct Process {
     child: Child,
@@ -54,6 +69,12 @@ impl Process {
     #[must_use]
     pub fn errors(&self) -> &Output {
         &self.errors
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
     }
 
     /// Sends a signal.

@@ -71,7 +71,7 @@ impl Request {
 pub struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
-    body: String,
+    body: Vec<u8>,
     delay: Duration,
     gate: Option<Gate>,
 }
@@ -80,7 +80,7 @@ impl Answer {
     /// A status and nothing else.
     #[must_use]
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: String::new(), delay: Duration::ZERO, gate: None }
+        Self { status, headers: Vec::new(), body: Vec::new(), delay: Duration::ZERO, gate: None }
     }
 
     /// With a header.
@@ -92,8 +92,8 @@ impl Answer {
 
     /// With a body.
     #[must_use]
-    pub fn body(mut self, text: impl Into<String>) -> Self {
-        self.body = text.into();
+    pub fn body(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.body = bytes.into();
         self
     }
 

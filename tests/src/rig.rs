@@ -57,6 +57,29 @@ impl Config {
         Ok(config.set("plugins.cache", path_text(&places::compiled()?)?))
     }
 
+    /// Turns a configuration written for production into one for a test, and leaves everything else in it as it is: the database, the
+    /// receiver, a log that can be read by programs, any free admin port.
+    ///
+    /// # Errors
+    /// If there is more than one database or publisher, so that it is not clear which is which.
+    pub fn moved_to(self, database: &Path, receiver: SocketAddr) -> Result<Self> {
+        let only = |section: &str| -> Result<String> {
+            let names: Vec<&String> =
+                self.0.get(section).and_then(toml::Value::as_table).into_iter().flat_map(|table| table.keys()).collect();
+            match names[..] {
+                [name] => Ok(format!("{section}.{name}")),
+                _ => bail!("expected one entry in [{section}], found {names:?}"),
+            }
+        };
+        let (main, publisher) = (only("databases")?, only("publishers")?);
+        Ok(self
+            .set(&format!("{main}.url"), format!("sqlite:{}", path_text(database)?))
+            .set(&format!("{publisher}.allow_hosts"), vec![receiver.to_string()])
+            .set(&format!("{publisher}.config.url"), format!("http://{receiver}/{{topic}}"))
+            .set("log.format", "json")
+            .set("admin.listen", "127.0.0.1:0"))
+    }
+
     /// Sets the value at a path such as `relays.0.max_attempts`; tables on the way are created.
     ///
     /// # Panics

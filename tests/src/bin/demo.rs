@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use outhaul_tests::ledger::{Event, Report};
-use outhaul_tests::outbox::Outbox;
+use outhaul_tests::outbox::{self, Outbox};
 use outhaul_tests::places;
 use outhaul_tests::process::PATIENCE;
 use outhaul_tests::receiver::{Answer, Receiver, Request};
@@ -234,10 +234,10 @@ struct Rows {
 }
 
 fn count_rows(folder: &Path) -> Result<Rows> {
-    let mut outbox = Outbox::open(&database(folder))?;
-    let orders: i64 = outbox.connection().query_row("SELECT count(*) FROM orders WHERE paid = 1", [], |row| row.get(0))?;
-    let (delivered, dead) = (outbox.count("delivered")?, outbox.count("dead")?);
-    let all: i64 = outbox.connection().query_row("SELECT count(*) FROM outbox", [], |row| row.get(0))?;
+    let mut table = Outbox::open(&database(folder))?;
+    let orders: i64 = table.connection().query_row("SELECT count(*) FROM orders WHERE paid = 1", [], |row| row.get(0))?;
+    let (delivered, dead) = (table.count(outbox::DELIVERED)?, table.count("dead")?);
+    let all: i64 = table.connection().query_row("SELECT count(*) FROM outbox", [], |row| row.get(0))?;
     Ok(Rows { orders: orders.try_into()?, delivered, dead, other: usize::try_from(all)? - delivered - dead })
 }
 
