@@ -7,7 +7,7 @@
 //! worker id, `status` is still pending. Each of these events gets an allowance of one duplicate for that disturbance; any duplicate
 //! beyond its allowance is a fault.
 
-use crate::host::{Host, SHORT_LEASE};
+use crate::host::{Host, SHORT_LEASE, log_field};
 use crate::ledger::{Event, Report};
 use crate::outbox::{self, Habits, Outbox, Producer};
 use crate::process::Process;
@@ -209,7 +209,7 @@ pub fn two_hosts(length: Duration, seed: u64, mut progress: impl FnMut(String)) 
     while Instant::now() < end {
         std::thread::sleep(random.random_range(Duration::from_millis(300)..Duration::from_millis(1500)));
         let index = random.random_range(0..hosts.len());
-        let worker = worker(&hosts[index])?;
+        let worker = worker(&mut hosts[index])?;
         if random.random_bool(0.4) {
             late += hosts[index].metric("outhaul_late_settles_total")?;
             hosts[index].process().kill()?;
@@ -240,8 +240,8 @@ fn is_of(name: &str, worker: &str) -> bool {
     name.strip_prefix(worker).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The worker id of a host, as it logged it.
-fn worker(host: &Host) -> Result<String> {
-    let log = host.log();
-    log.lines().find_map(|line| crate::host::log_field(line, "worker")).with_context(|| format!("no worker id in the log:\n{log}"))
+/// The worker id of a host, as it logs it when its relay starts.
+fn worker(host: &mut Host) -> Result<String> {
+    let line = host.process().errors().wait_for_line("relay started")?;
+    log_field(&line, "worker").with_context(|| format!("no worker id in {line}"))
 }

@@ -190,11 +190,20 @@ impl Rig {
     /// If any of it fails.
     pub fn new(config: &Config) -> Result<Self> {
         let rig = Self::empty()?;
-        rig.configure(config)?;
-        // The database must exist: outhaul does not create files that it was not asked for.
-        Outbox::create_database(&rig.database())?;
-        rig.run(&["schema", "--storage", "outbox", "--apply"])?.success()?;
+        rig.prepare(config)?;
         Ok(rig)
+    }
+
+    /// Writes the configuration, and creates the database and its table.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn prepare(&self, config: &Config) -> Result<()> {
+        self.configure(config)?;
+        // The database must exist: outhaul does not create files that it was not asked for.
+        Outbox::create_database(&self.database())?;
+        self.run(&["schema", "--storage", "outbox", "--apply"])?.success()?;
+        Ok(())
     }
 
     /// Writes the configuration.

@@ -5,12 +5,16 @@
 //! misbehaves on purpose: `host/tests/plugin_evil.rs`.
 
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as BASE64;
+use hmac::{Hmac, KeyInit, Mac};
 use outhaul_tests::host::Host;
 use outhaul_tests::ledger::{Event, Report};
 use outhaul_tests::outbox::DELIVERED;
 use outhaul_tests::receiver::{Answer, Receiver, Request};
 use outhaul_tests::rig::{Config, Rig};
 use rusqlite::Connection;
+use sha2::Sha256;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -282,6 +286,35 @@ fn case_13_the_exact_stored_bytes_are_sent() -> Result<()> {
     assert_eq!(rig.drain()?["sent"], 6);
     let requests = receiver.requests();
     assert_eq!(requests.iter().map(|request| &request.body[..]).collect::<Vec<_>>(), bodies);
+    Ok(())
+}
+
+/// Case 13, the other half: the signature is over those bytes.
+#[test]
+fn case_13_the_exact_stored_bytes_are_signed() -> Result<()> {
+    let key = [7u8; 32];
+    let bodies: [&[u8]; 3] = [br#"{"a":"\u001B"}"#, b"\xff\xfe\x00\x01", b""];
+    let receiver = Receiver::accepting()?;
+    let config = Config::to(receiver.address())?
+        .set("secrets.signing.file", "signing-key")
+        .set("publishers.webhooks.allow_secrets", vec!["signing"])
+        .set_all("publishers.webhooks.config", r#"signature = { scheme = "standard-webhooks", secret = "signing" }"#);
+    let rig = Rig::empty()?;
+    fs::write(rig.path().join("signing-key"), format!("whsec_{}\n", BASE64.encode(key)))?;
+    rig.prepare(&config)?;
+    for body in bodies {
+        rig.outbox()?.add("orders", Some("k"), body)?;
+    }
+    assert_eq!(rig.drain()?["sent"], 3);
+    for (request, body) in receiver.requests().iter().zip(bodies) {
+        let header = |name: &str| request.header(name).with_context(|| format!("no header {name}"));
+        let mut expected = Hmac::<Sha256>::new_from_slice(&key)?;
+        expected.update(format!("{}.{}.", header("webhook-id")?, header("webhook-timestamp")?).as_bytes());
+        expected.update(body);
+        let signature = header("webhook-signature")?.strip_prefix("v1,").context("another version of signature")?;
+        assert_eq!(signature, BASE64.encode(expected.finalize().into_bytes()));
+        assert_eq!(&request.body[..], body);
+    }
     Ok(())
 }
 
