@@ -9,3 +9,5 @@ pub mod config;
 pub mod domain;
 pub mod metrics;
 pub mod ports;
+pub mod relay;
+pub mod sql;
