@@ -172,6 +172,19 @@ pub enum RowState {
     Dead,
 }
 
+impl RowState {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Leased => "leased",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+        }
+    }
+}
+
 /// Which rows an operator means.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {

@@ -74,6 +74,17 @@ impl Databases {
         }
     }
 
+    /// Creates a database that does not exist yet, and says whether it did. For an operator who asks for it: nothing else in the
+    /// host creates a database.
+    ///
+    /// # Errors
+    /// `denied` for a name that is not configured; `unavailable` where it cannot be created.
+    pub async fn create(&self, name: &str) -> Result<bool, SqlError> {
+        match self.backend(name)? {
+            Backend::Sqlite(database) => database.create().await,
+        }
+    }
+
     /// Watches a database for commits. Opens nothing: the first [`ChangeWatch::changed`] does.
     ///
     /// # Errors

@@ -9,14 +9,18 @@
 //! * `fault`: SQLite's error codes in our words.
 //! * `guard`: what a guest's SQL may do.
 //! * `connection`: opening a file, and opening it again when it was lost.
+//! * `create`: a new file, for an operator who asks for it.
 //! * `run`: one statement, its parameters and its result.
 //! * `thread`: the jobs, the turns, the worker loop.
 
 mod busy;
 mod connection;
+mod create;
 mod fault;
 mod guard;
 mod run;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use super::blocking::block_until;
@@ -49,6 +53,13 @@ impl Database {
             reader: Arc::new(Worker::new(Role::Reader, Arc::clone(&settings))),
             settings,
         }
+    }
+
+    /// Creates the file; false where there is one.
+    pub(super) async fn create(&self) -> Result<bool, SqlError> {
+        let settings = Arc::clone(&self.settings);
+        let created = tokio::task::spawn_blocking(move || create::create(&settings)).await;
+        created.unwrap_or_else(|error| Err(SqlError::new(SqlErrorCode::Other, error.to_string())))
     }
 
     fn connection(&self, access: Access) -> Connection {
