@@ -74,10 +74,14 @@ async fn a_dropped_transaction_is_rolled_back_before_the_next_begins() {
 async fn a_begin_that_nobody_waits_for_is_rolled_back() {
     let fixture = Fixture::wal();
     let connection = fixture.open().await;
+    let other = fixture.other();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
     {
+        // The thread is at it, and waits for the other's lock.
         let mut begin = pin!(connection.begin(vec![insert(1)], bounds()));
         assert!(poll_once(begin.as_mut()).is_pending());
     }
+    other.execute_batch("COMMIT").unwrap();
     assert_eq!(found(&[run(&connection, select()).await.unwrap()]), 0);
     run(&connection, insert(2)).await.unwrap();
     assert_eq!(fixture.count(), 1);
