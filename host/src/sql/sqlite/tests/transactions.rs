@@ -1,17 +1,10 @@
 //! All or nothing, one after the other, and nothing left open.
 
-use super::{Fixture, bounds, found, insert, run, select};
+use super::{Fixture, bounds, found, insert, poll_once, run, select};
 use crate::sql::{Access, Bounds, ColumnType, SqlErrorCode, Statement, Value};
-use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Polls once. The job, if the turn was free, is with the thread afterwards.
-fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
-}
 
 #[tokio::test]
 async fn an_error_leaves_nothing_of_the_call() {
