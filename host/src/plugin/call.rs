@@ -1,5 +1,6 @@
 //! The call that an instance is in: until when, and whether it was given up. Whatever leaves the process looks here first.
 
+use crate::ports::LeaseEnd;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,8 @@ pub(super) enum Ended {
     Deadline,
     #[error("it was given up")]
     Cancelled,
+    #[error("the lease of its messages was over")]
+    Lease,
 }
 
 /// Until when a call may act.
@@ -24,6 +27,7 @@ pub(super) enum Ended {
 pub(super) struct Gate {
     deadline: Instant,
     cancel: CancellationToken,
+    lease: Option<Arc<LeaseEnd>>,
 }
 
 impl Gate {
@@ -31,14 +35,19 @@ impl Gate {
         let now = Instant::now();
         // A limit that no clock can hold is as good as a day.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(24 * 3600));
-        Self { deadline, cancel }
+        Self { deadline, cancel, lease: None }
+    }
+
+    /// The same, for messages that may be sent only while their lease holds.
+    pub(super) fn under(self, lease: Arc<LeaseEnd>) -> Self {
+        Self { lease: Some(lease), ..self }
     }
 
     /// A gate that is shut: between calls nothing may leave.
     pub(super) fn shut() -> Self {
         let cancel = CancellationToken::new();
         cancel.cancel();
-        Self { deadline: Instant::now(), cancel }
+        Self { deadline: Instant::now(), cancel, lease: None }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -56,6 +65,8 @@ impl Gate {
             Err(Ended::Cancelled)
         } else if self.left().is_zero() {
             Err(Ended::Deadline)
+        } else if self.lease.as_ref().is_some_and(|lease| lease.is_over()) {
+            Err(Ended::Lease)
         } else {
             Ok(())
         }
@@ -140,6 +151,15 @@ mod tests {
         cancel.cancel();
         assert_eq!(gate.run(std::future::pending::<()>()).await, Err(Ended::Cancelled));
         assert_eq!(Gate::shut().check(), Err(Ended::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn nothing_runs_once_the_lease_is_over_unless_it_is_renewed() {
+        let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now()));
+        let gate = Gate::new(Duration::from_secs(3600), CancellationToken::new()).under(Arc::clone(&lease));
+        assert_eq!(gate.run(std::future::ready(())).await, Err(Ended::Lease));
+        lease.set(tokio::time::Instant::now() + Duration::from_secs(3600));
+        assert_eq!(gate.run(std::future::ready(())).await, Ok(()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::limits;
 use super::state::{Reports, Shared, State};
 use crate::domain::{Failure, FailureCode};
 use crate::metrics::{AdapterLabels, CallLabels, Metrics};
+use crate::ports::LeaseEnd;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,13 +67,15 @@ pub(super) struct Call {
     pub(super) limit: Duration,
     /// Given up by the caller.
     pub(super) cancel: CancellationToken,
+    /// Up to when messages may be sent, for `publish`.
+    pub(super) lease: Option<Arc<LeaseEnd>>,
     /// Where early outcomes go, for `publish`.
     pub(super) reports: Option<Reports>,
 }
 
 impl Call {
     pub(super) fn of(name: &'static str, limit: Duration) -> Self {
-        Self { name, limit, cancel: CancellationToken::new(), reports: None }
+        Self { name, limit, cancel: CancellationToken::new(), lease: None, reports: None }
     }
 }
 
@@ -116,7 +119,10 @@ impl<W: World> Adapter<W> {
         R: Send,
         F: for<'a> FnOnce(&'a W::Exports, &'a mut Store<State>) -> BoxFuture<'a, wasmtime::Result<R>> + Send,
     {
-        let gate = Gate::new(call.limit, call.cancel);
+        let mut gate = Gate::new(call.limit, call.cancel);
+        if let Some(lease) = call.lease {
+            gate = gate.under(lease);
+        }
         let Ok(Ok(permit)) = gate.run(self.permits.acquire()).await else {
             return Err(self.shared.failure(FailureCode::Timeout, call.name, "did not start: every instance was busy", None));
         };

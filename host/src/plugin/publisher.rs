@@ -66,7 +66,7 @@ impl Publisher for PublisherPlugin {
         let deadline_ms = convert::millis(call.deadline);
         let batch = convert::batch_out(batch);
         let reports = Some(Reports::new(call.reports, messages));
-        let call = Call { name: "publish", limit: call.deadline, cancel: call.cancel, reports };
+        let call = Call { name: "publish", limit: call.deadline, cancel: call.cancel, lease: Some(call.lease), reports };
         let outcomes = self
             .adapter
             .call(call, move |exports, store| {

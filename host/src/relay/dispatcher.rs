@@ -89,6 +89,8 @@ pub(super) struct Dispatcher {
     ready: Vec<VecDeque<Ready>>,
     queued: usize,
     bytes: usize,
+    /// No lease ends before this: spares looking at every message again and again.
+    earliest_lease: Option<Instant>,
 }
 
 impl Dispatcher {
@@ -101,7 +103,22 @@ impl Dispatcher {
             ready: vec![VecDeque::new(); publishers],
             queued: 0,
             bytes: 0,
+            earliest_lease: None,
         }
+    }
+
+    /// Whether a lease may have ended. Cheap, and true more often than need be; [`Dispatcher::note_leases`] makes it exact.
+    pub(super) fn may_have_expired(&self, now: Instant) -> bool {
+        self.earliest_lease.is_some_and(|earliest| earliest <= now)
+    }
+
+    /// Looks at every lease again.
+    pub(super) fn note_leases(&mut self) {
+        self.earliest_lease = self.entries.iter().map(|(_, entry)| entry.lease_until).min();
+    }
+
+    fn note_lease(&mut self, until: Instant) {
+        self.earliest_lease = Some(self.earliest_lease.map_or(until, |earliest| earliest.min(until)));
     }
 
     /// Messages whose outcome is not known.
@@ -129,6 +146,7 @@ impl Dispatcher {
     pub(super) fn renew(&mut self, id: EntryId, lease_until: Instant) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.lease_until = lease_until;
+            self.note_lease(lease_until);
         }
     }
 
@@ -142,6 +160,7 @@ impl Dispatcher {
         let id = self.entries.insert(entry);
         self.queued += 1;
         self.bytes += bytes;
+        self.note_lease(lease_until);
         match key {
             None => self.list(publisher, Ready::Solo(id)),
             Some(key) => {

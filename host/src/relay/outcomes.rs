@@ -26,6 +26,8 @@ impl Pipeline {
     }
 
     pub(super) fn on_published(&mut self, id: CallId, result: Result<Vec<Outcome>, Failure>, elapsed: Duration, now: Instant) {
+        // A lease that ended during the call decides over what came of it.
+        self.expire(now);
         let Some(call) = self.calls.remove(&id) else { return };
         if let Some(destination) = self.destinations.get_mut(call.publisher) {
             destination.calls -= 1;

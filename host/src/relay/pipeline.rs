@@ -344,6 +344,9 @@ impl Pipeline {
 
     /// What can no longer be ours is dropped: queued messages untold, calls by cancelling them.
     pub(super) fn expire(&mut self, now: Instant) {
+        if !self.dispatcher.may_have_expired(now) {
+            return;
+        }
         let mut ended = 0u64;
         for entry in self.dispatcher.take_expired(now) {
             if entry.lease_until <= now {
@@ -360,6 +363,7 @@ impl Pipeline {
                 call.cancel.cancel();
             }
         }
+        self.dispatcher.note_leases();
         if ended > 0 {
             self.counters.lost.inc_by(ended);
             self.store.epoch += 1;

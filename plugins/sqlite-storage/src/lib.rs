@@ -1,1 +1,22 @@
-//! To come.
+//! An outbox in SQLite, as a storage adapter of outhaul.
+//!
+//! [`Outbox`] is the storage, generic over the database, so that the same code runs natively in tests and benchmarks; `component` is
+//! the glue to the sandbox. The other parts: `inspect` (what the database says of the table), `layout` (that, checked against the
+//! configuration), `time`, `statements`, `walk` and `plan` (SQL text and the indexes that it names), `claim`, `settle` and `admin`
+//! (the calls), `schema` (DDL).
+
+mod admin;
+mod claim;
+#[cfg(target_arch = "wasm32")]
+mod component;
+mod inspect;
+mod layout;
+mod outbox;
+mod plan;
+mod schema;
+mod settle;
+mod statements;
+mod time;
+mod walk;
+
+pub use outbox::Outbox;

@@ -1,1 +1,20 @@
-//! To come.
+//! What the SQL storages of outhaul share, free of any one dialect and of the sandbox.
+//!
+//! - [`config`]: how a table is laid out, read from the operator's file and checked.
+//! - [`ident`]: names from outside, quoted part by part.
+//! - [`database`]: the `sql` capability as a trait, so that a storage also runs natively.
+//! - [`template`]: statement text built once, filled at each call.
+//! - [`choose`], [`window`]: which of the scanned rows a claim takes, and how far it scans.
+//! - [`decode`], [`headers`]: rows into a batch.
+//! - [`failure`]: what is written into `last_error`, and which failure a database error is.
+
+pub mod choose;
+pub mod config;
+pub mod database;
+pub mod decode;
+pub mod failure;
+pub mod headers;
+pub mod ident;
+pub mod random;
+pub mod template;
+pub mod window;

@@ -100,7 +100,7 @@ impl HttpClient {
         let response = match answer {
             Ok(Ok(Ok(response))) => response,
             Ok(Ok(Err(error))) => return Err(self.classify(&error, &notes, &authority(&host, port))),
-            Ok(Err(_)) | Err(Ended::Deadline | Ended::Cancelled) => return Err(Error::HttpResponseTimeout),
+            Ok(Err(_)) | Err(Ended::Deadline | Ended::Cancelled | Ended::Lease) => return Err(Error::HttpResponseTimeout),
         };
         let between = options.between_bytes_timeout.unwrap_or(Duration::MAX);
         let body = move |incoming| ResponseBody {

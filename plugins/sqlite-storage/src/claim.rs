@@ -1,0 +1,413 @@
+//! Claiming: scan, choose, lease; in one transaction, together with settling where that is asked for.
+//!
+//! SQLite has one writer at a time, so what was scanned cannot change before it is leased, and no row has to be checked again.
+
+use crate::outbox::{Outbox, Ready, millis};
+use crate::settle;
+use crate::walk::{self, Walk};
+use outbox_table::choose::{Candidate, Choice, Chooser, Limits, Refused};
+use outbox_table::database::{Database, Integers, Reader, Results, Rows, SqlError, Statement, Transaction, Value};
+use outbox_table::decode::Ids;
+use outbox_table::failure;
+use outbox_table::template::Slot;
+use outbox_table::window::{MAX_ROWS, Window};
+use outhaul_sdk::{ClaimRequest, Claimed, Column, Failure, FailureCode, Refusal, Settlement, Turn};
+
+/// Where no index leads past settled rows, every so many claims the scan starts from the very first row again, for rows that were
+/// requeued behind its back.
+const FROM_THE_START_EVERY: u32 = 32;
+
+/// How far claims have looked.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    window: Window,
+    /// No unsettled row up to here.
+    floor: i64,
+    claims: u32,
+    /// Where the walk over keys goes on.
+    key: Value,
+    key_start: Value,
+    /// Where the passes over rows without a key go on.
+    unkeyed: [i64; 2],
+}
+
+impl Progress {
+    pub(crate) fn new(walk: Option<&Walk>) -> Self {
+        let start = walk.map_or(Value::Null, |walk| walk.start.clone());
+        Self { window: Window::new(), floor: i64::MIN, claims: 0, key: start.clone(), key_start: start, unkeyed: [i64::MIN; 2] }
+    }
+
+    /// What was seen in a transaction that did not commit is worth nothing.
+    pub(crate) fn forget(&mut self) {
+        self.floor = i64::MIN;
+    }
+}
+
+/// Rows of one scan.
+#[derive(Debug)]
+struct Segment {
+    order: Integers,
+    ids: Ids,
+    keys: Column,
+    due: Integers,
+    attempts: Integers,
+    sizes: Integers,
+}
+
+impl Segment {
+    fn read(ready: &Ready, reader: &mut Reader) -> Result<Self, Failure> {
+        let order = reader.integers()?;
+        let ids = if ready.layout.id_is_order { Ids::Integers(order.clone()) } else { ready.decoding.read_ids(reader)? };
+        Ok(Self { order, ids, keys: reader.bytes()?, due: reader.integers()?, attempts: reader.integers()?, sizes: reader.integers()? })
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The rows before `end`.
+    fn feed(&self, chooser: &mut Chooser, end: usize) {
+        for at in 0..end {
+            chooser.feed(Candidate {
+                key: self.keys.get(at).filter(|key| !key.is_empty()),
+                due: self.due.get(at) == Some(1),
+                attempts: self.attempts.count(at),
+                size: self.sizes.count(at),
+            });
+        }
+    }
+}
+
+/// What a claim's transaction has found to take, before it is taken.
+struct Found {
+    segments: Vec<Segment>,
+    choice: Choice,
+}
+
+impl Found {
+    /// The ids at positions, which ascend.
+    fn ids(&self, positions: impl Iterator<Item = usize>, integers: bool) -> Value {
+        let mut numbers = Vec::new();
+        let mut texts = Column::new();
+        let (mut segments, mut start) = (self.segments.iter().peekable(), 0);
+        for position in positions {
+            while segments.next_if(|segment| position - start >= segment.len()).map(|segment| start += segment.len()).is_some() {}
+            match segments.peek().map(|segment| &segment.ids) {
+                Some(Ids::Integers(ids)) => numbers.extend(ids.get(position - start)),
+                Some(Ids::Texts(ids)) => texts.push(ids.get(position - start)),
+                None => {}
+            }
+        }
+        if integers { Value::Integers(numbers) } else { Value::Texts(texts) }
+    }
+}
+
+/// What went wrong inside of a claim.
+enum Trouble {
+    Sql(SqlError),
+    Failure(Failure),
+}
+
+impl From<SqlError> for Trouble {
+    fn from(error: SqlError) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl<D: Database> Outbox<D> {
+    /// Leases rows that are due.
+    ///
+    /// # Errors
+    /// Those of the database; nothing is leased then.
+    pub fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure> {
+        self.settle_and_claim(&[], request).map(|turn| turn.claimed)
+    }
+
+    /// Settles, then claims, in one transaction.
+    ///
+    /// # Errors
+    /// Those of the database; nothing is settled or leased then.
+    pub fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
+        let (mut turn, faults) = match self.turn(settlements, request) {
+            Ok(done) => done,
+            Err(Trouble::Sql(error)) => return Err(self.failed(&error, "claiming")),
+            Err(Trouble::Failure(failure)) => return Err(failure),
+        };
+        if !faults.is_empty() {
+            // They are leased and stay out of the batch. Where they cannot be ended now, they come up again when the lease ends, and
+            // are reported then; the rows beside them must not wait for that.
+            if let Ok(lost) = self.end_dead(&request.worker, &faults) {
+                let ended = faults.into_iter().filter(|(id, _)| !lost.contains(id));
+                turn.claimed.refused.extend(ended.map(|(id, reason)| Refusal { id, failure: Failure::invalid_message(reason) }));
+            }
+        }
+        Ok(turn)
+    }
+
+    /// The transaction; and the leased rows that could not be decoded.
+    fn turn(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<(Turn, Vec<(String, String)>), Trouble> {
+        self.ready()?;
+        let Self { writer, random, ready: Some(ready), .. } = self else { return Err(Trouble::Failure(not_ready())) };
+        let limit = usize::try_from(request.limit.max(1)).unwrap_or(usize::MAX);
+        let limits = Limits {
+            rows: limit,
+            bytes: request.max_bytes.max(1),
+            max_attempts: request.max_attempts,
+            max_message_bytes: request.max_message_bytes,
+            strict: ready.layout.config.strict_order,
+        };
+        let floor = if ready.progress.claims % FROM_THE_START_EVERY == 0 { i64::MIN } else { ready.progress.floor };
+        ready.progress.claims = ready.progress.claims.wrapping_add(1);
+
+        let mut statements = Vec::new();
+        let written = settle::statements::<D>(ready, &request.worker, settlements, &mut statements);
+        let size = ready.progress.window.rows(limit);
+        statements.push(scan(ready, floor, size));
+        let (transaction, rows) = writer.begin(statements)?;
+        let mut results = Results::new(rows);
+        let lost = settle::lost(ready, written, &mut results)?;
+        let first = Segment::read(ready, &mut results.next_rows()?)?;
+
+        let next_floor =
+            if ready.scan.walks_settled { first.order.get(0).map_or(i64::MIN, |order| order.saturating_sub(1)) } else { i64::MIN };
+        let found = look(&transaction, ready, limits, (floor, size), first)?.choose(random);
+        let Choice { taken, refused } = &found.choice;
+        if taken.is_empty() && refused.is_empty() {
+            if !settlements.is_empty() {
+                transaction.commit(Vec::new())?;
+            }
+            ready.progress.floor = next_floor;
+            return Ok((Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new() } }, Vec::new()));
+        }
+
+        let mut statements = Vec::new();
+        let mut refusals = Vec::new();
+        for (why, reason) in reasons(request) {
+            let positions = refused.iter().filter(|(_, refused)| *refused == why).map(|(at, _)| *at);
+            let ids = found.ids(positions, ready.decoding.integer_ids);
+            let names = names(&ids);
+            if names.is_empty() {
+                continue;
+            }
+            let text = failure::recorded(&reason);
+            statements.extend(ready.refuse.iter().map(|template| {
+                template.fill(|slot| match slot {
+                    Slot::Ids => ids.clone(),
+                    Slot::Text => Value::Text(text.clone()),
+                    _ => Value::Null,
+                })
+            }));
+            refusals.extend(names.into_iter().map(|id| Refusal { id, failure: reason.clone() }));
+        }
+        let before = statements.len();
+        if !taken.is_empty() {
+            let ids = found.ids(taken.iter().copied(), ready.decoding.integer_ids);
+            statements.extend(ready.claim.iter().map(|template| {
+                template.fill(|slot| match slot {
+                    Slot::Ids => ids.clone(),
+                    Slot::Worker => Value::Text(request.worker.clone()),
+                    Slot::Millis => millis(request.lease_ms),
+                    _ => Value::Null,
+                })
+            }));
+        }
+        let claims = statements.len() > before;
+        let rows = transaction.commit(statements)?;
+        ready.progress.floor = next_floor;
+        let (batch, faults) = if claims {
+            let last: Vec<Rows> = rows.into_iter().next_back().into_iter().collect();
+            let fetched = ready.decoding.read(&mut Results::new(last).next_rows()?)?;
+            let decoded = ready.decoding.decode(fetched, false);
+            (decoded.batch, decoded.faults)
+        } else {
+            (outhaul_sdk::Batch::new(), Vec::new())
+        };
+        Ok((Turn { lost, claimed: Claimed { batch, refused: refusals } }, faults))
+    }
+}
+
+/// Scanned rows, and the chooser that has seen them.
+struct Looked {
+    segments: Vec<Segment>,
+    chooser: Chooser,
+}
+
+impl Looked {
+    fn choose(self, random: &mut outbox_table::random::Random) -> Found {
+        Found { segments: self.segments, choice: self.chooser.choose(random) }
+    }
+}
+
+/// Scans on from the first rows until something can be taken, or there is nothing.
+fn look<T: Transaction>(
+    transaction: &T,
+    ready: &mut Ready,
+    limits: Limits,
+    (mut floor, mut size): (i64, usize),
+    first: Segment,
+) -> Result<Looked, Trouble> {
+    let mut looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
+    let mut scanned = 0;
+    let mut segment = first;
+    loop {
+        segment.feed(&mut looked.chooser, segment.len());
+        scanned += segment.len();
+        let more = segment.len() >= size;
+        let last = segment.len().checked_sub(1).and_then(|at| segment.order.get(at));
+        looked.segments.push(segment);
+        if looked.segments.len() == 1 {
+            let found = looked.chooser.found().min(limits.rows);
+            ready.progress.window.observe(limits.rows, found, looked.chooser.enough_after(), more);
+        }
+        if looked.chooser.found() > 0 {
+            return Ok(looked);
+        }
+        let after = match last {
+            Some(last) if more => last,
+            _ if floor > i64::MIN => {
+                // Nothing from the floor on: before the table is called idle, look at all of it.
+                floor = i64::MIN;
+                looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
+                scanned = 0;
+                i64::MIN
+            }
+            _ => return Ok(looked),
+        };
+        if scanned >= MAX_ROWS && ready.walk.is_some() {
+            return look_further(transaction, ready, limits);
+        }
+        size = size.saturating_mul(2).min(MAX_ROWS.max(size));
+        segment = run(transaction, ready, scan(ready, after, size))?;
+    }
+}
+
+/// Walks from key to key, and over the rows without one, from where the last claim ended.
+fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits) -> Result<Looked, Trouble> {
+    let mut looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
+    let Some(walk) = ready.walk.clone() else { return Ok(looked) };
+    for (at, template) in walk.unkeyed.iter().enumerate() {
+        let mut wrapped = false;
+        for _ in 0..walk::MAX_STEPS {
+            let after = ready.progress.unkeyed.get(at).copied().unwrap_or(i64::MIN);
+            let statement = template.fill(|slot| match slot {
+                Slot::After => Value::Integer(after),
+                Slot::Keys => integer(walk::STEP),
+                _ => Value::Null,
+            });
+            let segment = run(transaction, ready, statement)?;
+            let rows = segment.len().saturating_sub(1);
+            segment.feed(&mut looked.chooser, rows);
+            let ended = segment.attempts.count(rows) < u64::try_from(walk::STEP).unwrap_or(u64::MAX);
+            let next = if ended { i64::MIN } else { segment.order.get(rows).unwrap_or(i64::MIN) };
+            if let Some(cursor) = ready.progress.unkeyed.get_mut(at) {
+                *cursor = next;
+            }
+            looked.push(segment, rows);
+            if looked.chooser.found() >= limits.rows || (ended && (wrapped || after == i64::MIN)) {
+                break;
+            }
+            wrapped |= ended;
+        }
+    }
+    let mut wrapped = false;
+    let wanted = limits.rows.saturating_mul(2);
+    for _ in 0..walk::MAX_STEPS {
+        let whole = is_start(&ready.progress.key, &ready.progress.key_start);
+        let statement = walk.keys.fill(|slot| match slot {
+            Slot::Key => ready.progress.key.clone(),
+            Slot::Keys => integer(walk::STEP),
+            Slot::Limit => integer(wanted),
+            _ => Value::Null,
+        });
+        let rows = transaction.execute(vec![statement])?;
+        let mut reader = Results::new(rows).next_rows()?;
+        let segment = Segment::read(ready, &mut reader)?;
+        let (types, keys) = (reader.bytes()?, reader.bytes()?);
+        let rows = segment.len().saturating_sub(1);
+        segment.feed(&mut looked.chooser, rows);
+        // Cut short, the walk goes on behind the last key that was looked at; else behind the last key that was reached.
+        let end = if rows >= wanted { rows.checked_sub(1) } else { Some(rows) };
+        let next = end.and_then(|at| typed(types.text(at)?, keys.get(at)?));
+        let ended = next.is_none();
+        ready.progress.key = next.unwrap_or_else(|| ready.progress.key_start.clone());
+        looked.push(segment, rows);
+        if looked.chooser.found() > 0 || (ended && (wrapped || whole)) {
+            break;
+        }
+        wrapped |= ended;
+    }
+    Ok(looked)
+}
+
+impl Looked {
+    /// Keeps a segment of which the first `rows` were fed; the row after them is the mark of where the walk ended.
+    fn push(&mut self, mut segment: Segment, rows: usize) {
+        segment.order.truncate(rows);
+        self.segments.push(segment);
+    }
+}
+
+fn is_start(key: &Value, start: &Value) -> bool {
+    match (key, start) {
+        (Value::Text(key), Value::Text(start)) => key == start,
+        (Value::Real(key), Value::Real(start)) => key == start,
+        _ => false,
+    }
+}
+
+/// A key as it is stored.
+fn typed(kind: &str, key: &[u8]) -> Option<Value> {
+    let text = || std::str::from_utf8(key).ok();
+    match kind {
+        "integer" => text()?.parse().ok().map(Value::Integer),
+        "real" => text()?.parse().ok().map(Value::Real),
+        "text" => text().map(|text| Value::Text(text.to_owned())),
+        _ => Some(Value::Bytes(key.to_vec())),
+    }
+}
+
+fn scan(ready: &Ready, after: i64, rows: usize) -> Statement {
+    ready.scan.template.fill(|slot| match slot {
+        Slot::After => Value::Integer(after),
+        Slot::Limit => integer(rows),
+        _ => Value::Null,
+    })
+}
+
+fn run<T: Transaction>(transaction: &T, ready: &Ready, statement: Statement) -> Result<Segment, Trouble> {
+    let rows = transaction.execute(vec![statement])?;
+    Ok(Segment::read(ready, &mut Results::new(rows).next_rows()?)?)
+}
+
+fn integer(number: usize) -> Value {
+    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// Why rows end dead, as it is recorded and reported.
+fn reasons(request: &ClaimRequest) -> [(Refused, Failure); 2] {
+    let used_up = format!("gave up after {} attempts: the lease of the last one ran out", request.max_attempts);
+    let too_large = format!("the payload is larger than {} bytes, the relay's `max_message_bytes`", request.max_message_bytes);
+    [
+        (Refused::AttemptsUsedUp, Failure::of(FailureCode::Other("attempts-used-up".to_owned()), used_up)),
+        (Refused::TooLarge, Failure::of(FailureCode::TooLarge, too_large)),
+    ]
+}
+
+/// Ids as text.
+fn names(ids: &Value) -> Vec<String> {
+    match ids {
+        Value::Integers(ids) => ids.iter().map(ToString::to_string).collect(),
+        Value::Texts(ids) => ids.iter().map(|id| String::from_utf8_lossy(id.unwrap_or_default()).into_owned()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn not_ready() -> Failure {
+    Failure::of(FailureCode::Unavailable, "the table is not there")
+}

@@ -1,0 +1,69 @@
+//! The glue to the sandbox: the one opened [`Outbox`] over the host's connections, and the manifest.
+
+use crate::Outbox;
+use outbox_table::database::{SqlError, SqlErrorCode};
+use outhaul_sdk::sql::{Connection, Dialect};
+use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn};
+
+/// What the adapter says of itself to `outhaul plugin inspect`.
+#[allow(unsafe_code, reason = "a custom section has to be named")]
+#[unsafe(link_section = "outhaul-manifest")]
+#[used]
+static MANIFEST: [u8; include_bytes!("../manifest.toml").len()] = *include_bytes!("../manifest.toml");
+
+/// The component.
+struct SqliteStorage(Outbox<Connection>);
+
+impl Storage for SqliteStorage {
+    fn open(config: &str) -> Result<(Self, Description), Failure> {
+        let (outbox, description) = Outbox::open(config, |database, access| {
+            let connection = Connection::open(database, access)?;
+            match connection.dialect() {
+                Dialect::Sqlite => Ok(connection),
+                other => Err(SqlError {
+                    code: SqlErrorCode::Denied,
+                    detail: format!("`{database}` is a {other:?} database, and this is the adapter for SQLite"),
+                }),
+            }
+        })?;
+        Ok((Self(outbox), description))
+    }
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure> {
+        self.0.claim(request)
+    }
+    fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
+        self.0.settle(worker, settlements)
+    }
+    fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
+        self.0.settle_and_claim(settlements, request)
+    }
+    fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
+        self.0.extend(worker, ids, lease_ms)
+    }
+    fn stats(&mut self) -> Result<Counts, Failure> {
+        self.0.stats()
+    }
+    fn schema(&mut self) -> Result<String, Failure> {
+        self.0.schema()
+    }
+    fn create_schema(&mut self) -> Result<(), Failure> {
+        self.0.create_schema()
+    }
+    fn enqueue(&mut self, batch: &Batch) -> Result<Vec<String>, Failure> {
+        self.0.enqueue(batch)
+    }
+    fn browse(&mut self, filter: &Filter, after: Option<&str>, limit: u32, with_messages: bool) -> Result<Page, Failure> {
+        self.0.browse(filter, after, limit, with_messages)
+    }
+    fn requeue(&mut self, filter: &Filter) -> Result<u64, Failure> {
+        self.0.requeue(filter)
+    }
+    fn discard(&mut self, filter: &Filter) -> Result<u64, Failure> {
+        self.0.discard(filter)
+    }
+    fn purge(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure> {
+        self.0.purge(older_than_ms, limit)
+    }
+}
+
+outhaul_sdk::export_storage!(SqliteStorage);

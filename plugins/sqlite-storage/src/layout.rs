@@ -1,0 +1,170 @@
+//! The table as configured and as it is: each named column is looked up, and what cannot work is refused with what would.
+
+use crate::inspect::{Affinity, ColumnInfo, TableInfo};
+use outbox_table::config::{Columns, Config, StateValue, TimeUnit};
+use outbox_table::ident::{Ident, TableName, literal};
+use outhaul_sdk::Failure;
+
+/// Everything that the statements are made from.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) config: Config,
+    pub(crate) columns: Columns,
+    pub(crate) info: TableInfo,
+    /// The column or `rowid`, as SQL.
+    pub(crate) order: String,
+    pub(crate) order_is_rowid: bool,
+    pub(crate) id_is_order: bool,
+    pub(crate) integer_ids: bool,
+    /// Ids may be NULL or of another type: such rows cannot be settled, and are left alone.
+    pub(crate) id_needs_check: bool,
+    /// The table of leases beside the table.
+    pub(crate) side: Option<TableName>,
+}
+
+impl Layout {
+    /// Checks the configuration against the table.
+    pub(crate) fn new(config: Config, info: TableInfo) -> Result<Self, Failure> {
+        let columns = config.columns.clone().unwrap_or_else(Columns::own);
+        for (key, name) in columns.named() {
+            let is_rowid = key == "order" && name.name().eq_ignore_ascii_case("rowid") && info.has_rowid;
+            if info.column(name.name()).is_none() && !is_rowid {
+                return Err(unknown(&format!("columns.{key}"), name.name(), &config, &info));
+            }
+        }
+        for name in config.extra_headers.keys() {
+            if info.column(name).is_none() {
+                return Err(unknown(&format!("extra_headers.{name}"), name, &config, &info));
+            }
+        }
+        let id = info.column(columns.id.name()).ok_or_else(|| unknown("columns.id", columns.id.name(), &config, &info))?.clone();
+        let integer_ids = check_id(&id, &info)?;
+        let (order, order_is_rowid) = order(&columns, &id, &info)?;
+        let side = config
+            .lease_table
+            .as_deref()
+            .map(|name| Ident::new(name).map(|name| config.table.sibling(name)))
+            .transpose()
+            .map_err(|fault| Failure::invalid_configuration(format!("`lease_table`: {fault}")))?;
+        Ok(Self {
+            id_is_order: order == columns.id.to_string(),
+            id_needs_check: !info.is_rowid(&id),
+            config,
+            columns,
+            order,
+            order_is_rowid,
+            integer_ids,
+            side,
+            info,
+        })
+    }
+
+    pub(crate) fn table(&self) -> &TableName {
+        &self.config.table
+    }
+
+    /// The unit of leases and due times.
+    pub(crate) fn unit(&self) -> TimeUnit {
+        self.config.time_unit
+    }
+
+    /// The unit of `created_at` and `done_at`.
+    pub(crate) fn created_unit(&self) -> TimeUnit {
+        self.config.created_at_unit.unwrap_or(self.config.time_unit)
+    }
+
+    /// The column that holds how long a row waits for its retry: `available_at`, or else the end of the lease.
+    pub(crate) fn due_column(&self) -> Option<&Ident> {
+        if self.side.is_some() {
+            self.columns.available_at.as_ref()
+        } else {
+            self.columns.available_at.as_ref().or(self.columns.lease_until.as_ref())
+        }
+    }
+
+    /// The column that holds the end of the lease: `lease_until`, or else `available_at`.
+    pub(crate) fn lease_column(&self) -> Option<&Ident> {
+        if self.side.is_some() {
+            self.columns.lease_until.as_ref()
+        } else {
+            self.columns.lease_until.as_ref().or(self.columns.available_at.as_ref())
+        }
+    }
+
+    /// Whether the column may not be NULL.
+    pub(crate) fn is_not_null(&self, column: &Ident) -> bool {
+        self.info.column(column.name()).is_some_and(|column| column.not_null)
+    }
+}
+
+/// A state value as SQL.
+pub(crate) fn state_literal(value: &StateValue) -> String {
+    match value {
+        StateValue::Integer(number) => number.to_string(),
+        StateValue::Text(text) => literal(text),
+    }
+}
+
+fn unknown(key: &str, name: &str, config: &Config, info: &TableInfo) -> Failure {
+    let hint = if config.columns.is_none() {
+        "; this is not outhaul's own table, so describe it with `columns`"
+    } else if ["columns.available_at", "columns.lease_until", "columns.leased_by", "columns.attempts"].contains(&key) {
+        "; where the table has no such column, leave the key out and set `lease_table` to the name of a table of leases"
+    } else {
+        ""
+    };
+    Failure::invalid_configuration(format!(
+        "`{key}`: the table {} has no column `{name}` (columns: {}){hint}",
+        config.table,
+        info.column_names()
+    ))
+}
+
+/// Whether ids are numbers.
+fn check_id(id: &ColumnInfo, info: &TableInfo) -> Result<bool, Failure> {
+    let refuse = |what: String| Err(Failure::invalid_configuration(format!("`columns.id`: {what}")));
+    let integer = match id.affinity {
+        Affinity::Integer => true,
+        Affinity::Text => false,
+        Affinity::Other => {
+            return refuse(format!(
+                "the column `{}` is declared `{}`; an id must be declared as an INTEGER or TEXT type",
+                id.name, id.declared
+            ));
+        }
+    };
+    if info.is_unique(id) {
+        Ok(integer)
+    } else {
+        refuse(format!(
+            "the column `{}` is not unique: it must be the primary key, or have a UNIQUE constraint or a unique index of its own",
+            id.name
+        ))
+    }
+}
+
+/// The order as SQL, and whether it is the row number.
+fn order(columns: &Columns, id: &ColumnInfo, info: &TableInfo) -> Result<(String, bool), Failure> {
+    let refuse = |what: String| Err(Failure::invalid_configuration(format!("`columns.order`: {what}")));
+    let Some(name) = &columns.order else {
+        return match id.affinity {
+            Affinity::Integer => Ok((columns.id.to_string(), info.is_rowid(id))),
+            _ if info.has_rowid => Ok(("rowid".to_owned(), true)),
+            _ => refuse(
+                "the table is WITHOUT ROWID and its id is text: name a unique column of integers that grow with each insert".to_owned(),
+            ),
+        };
+    };
+    let Some(column) = info.column(name.name()) else {
+        // Checked above: only the row number has no column.
+        return Ok(("rowid".to_owned(), true));
+    };
+    if info.is_rowid(column) {
+        return Ok((name.to_string(), true));
+    }
+    let rowid = if info.has_rowid { "; `order = \"rowid\"` is the order in which SQLite inserted the rows" } else { "" };
+    if column.affinity != Affinity::Integer || !column.not_null || !info.is_unique(column) {
+        return refuse(format!("the column `{}` is not a unique INTEGER NOT NULL{rowid}", column.name));
+    }
+    Ok((name.to_string(), false))
+}

@@ -1,0 +1,239 @@
+//! The storage: a configuration, two connections, and, once the table is there, its statements.
+
+use crate::claim::Progress;
+use crate::layout::Layout;
+use crate::plan::{self, Scan};
+use crate::statements::{Change, Fenced, Sql};
+use crate::walk::Walk;
+use crate::{inspect, schema};
+use outbox_table::config::{Config, PayloadEncoding};
+use outbox_table::database::{Access, ColumnType, Database, Results, SqlError, SqlErrorCode, Statement, Value};
+use outbox_table::decode::Decoding;
+use outbox_table::failure;
+use outbox_table::random::Random;
+use outbox_table::template::Template;
+use outhaul_sdk::{Column, Counts, Description, Failure, WakeSource};
+
+/// Longest duration that is taken at its word, in milliseconds: a hundred years. More would overflow what a column holds.
+const MAX_MILLIS: u64 = 100 * 366 * 24 * 60 * 60 * 1000;
+
+/// An outbox in SQLite. The calls are described in `wit/outbox.wit`.
+#[derive(Debug)]
+pub struct Outbox<D> {
+    pub(crate) config: Config,
+    /// Claims, settles and administration.
+    pub(crate) writer: D,
+    /// Counts and pages: never wait for a writer.
+    pub(crate) reader: D,
+    pub(crate) random: Random,
+    /// None: the table is not there yet.
+    pub(crate) ready: Option<Ready>,
+}
+
+/// A table that is there: its layout, statements, and how far the last claim looked.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) layout: Layout,
+    pub(crate) decoding: Decoding,
+    pub(crate) scan: Scan,
+    pub(crate) walk: Option<Walk>,
+    pub(crate) claim: Vec<Template>,
+    pub(crate) refuse: Vec<Template>,
+    delivered: Fenced,
+    retry: Fenced,
+    release: Fenced,
+    dead: Fenced,
+    extend: Fenced,
+    stats: [Template; 2],
+    pub(crate) progress: Progress,
+}
+
+impl Ready {
+    fn new<D: Database>(database: &D, layout: Layout) -> Result<Self, Failure> {
+        let config = &layout.config;
+        let decoding = Decoding {
+            integer_ids: layout.integer_ids,
+            id_is_order: layout.id_is_order,
+            topic: if layout.columns.topic.is_some() { None } else { Some(config.topic.clone().unwrap_or_default()) },
+            keys: layout.columns.key.is_some(),
+            headers: layout.columns.headers.is_some(),
+            encoding: config.payload_encoding,
+            extra_headers: config.extra_headers.values().cloned().collect(),
+        };
+        let sql = Sql(&layout);
+        let walk = plan::walk(database, &layout, &decoding)?;
+        Ok(Self {
+            scan: plan::scan(database, &layout, &decoding)?,
+            claim: sql.claim(&decoding),
+            refuse: sql.refuse(),
+            delivered: sql.fenced(Change::Delivered, &decoding),
+            retry: sql.fenced(Change::Retry, &decoding),
+            release: sql.fenced(Change::Release, &decoding),
+            dead: sql.fenced(Change::Dead, &decoding),
+            extend: sql.fenced(Change::Extend, &decoding),
+            stats: sql.stats(),
+            progress: Progress::new(walk.as_ref()),
+            walk,
+            decoding,
+            layout,
+        })
+    }
+
+    pub(crate) fn fenced(&self, change: Change) -> &Fenced {
+        match change {
+            Change::Delivered => &self.delivered,
+            Change::Retry => &self.retry,
+            Change::Release => &self.release,
+            Change::Dead => &self.dead,
+            Change::Extend => &self.extend,
+        }
+    }
+}
+
+impl<D: Database> Outbox<D> {
+    /// Opens the database that the configuration names, and looks at the table. A table that is not there yet is no failure here,
+    /// so that `schema` and `create_schema` can be called; every other call then fails until it is there.
+    ///
+    /// # Errors
+    /// `invalid-configuration`, naming the key, if the table cannot be worked off as configured; else those of the database.
+    pub fn open(config: &str, connect: impl Fn(&str, Access) -> Result<D, SqlError>) -> Result<(Self, Description), Failure> {
+        let config = Config::parse(config)?;
+        let connect = |access| {
+            connect(&config.database, access)
+                .map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))
+        };
+        let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
+        let description =
+            Description { strict_order: config.strict_order, prefers_fused: true, wake: WakeSource::DataVersion(config.database.clone()) };
+        let mut outbox = Self { config, writer, reader, random: Random::from_system(), ready: None };
+        if inspect::table(&outbox.reader, &outbox.config.table)?.is_some() && outbox.has_leases()? {
+            outbox.ready()?;
+        }
+        Ok((outbox, description))
+    }
+
+    /// Whether the table of leases is there, or none is needed.
+    fn has_leases(&self) -> Result<bool, Failure> {
+        match schema::lease_table(&self.config)? {
+            Some(side) => Ok(inspect::table(&self.reader, &side)?.is_some()),
+            None => Ok(true),
+        }
+    }
+
+    /// The statements of the table.
+    pub(crate) fn ready(&mut self) -> Result<&mut Ready, Failure> {
+        let ready = match self.ready.take() {
+            Some(ready) => ready,
+            None => {
+                let table = &self.config.table;
+                let info = inspect::table(&self.reader, table)?.ok_or_else(|| inspect::missing(&self.reader, table, "table"))?;
+                let layout = Layout::new(self.config.clone(), info)?;
+                if let Some(side) = &layout.side {
+                    let info = inspect::table(&self.reader, side)?.ok_or_else(|| inspect::missing(&self.reader, side, "lease_table"))?;
+                    schema::check_leases(side, &info)?;
+                }
+                Ready::new(&self.reader, layout)?
+            }
+        };
+        Ok(self.ready.insert(ready))
+    }
+
+    /// Looks at the table afresh at the next call if it is no longer what it was.
+    pub(crate) fn failed(&mut self, error: &SqlError, doing: &str) -> Failure {
+        if matches!(error.code, SqlErrorCode::Missing | SqlErrorCode::Other) {
+            self.ready = None;
+        } else if let Some(ready) = &mut self.ready {
+            ready.progress.forget();
+        }
+        failure::of_sql(error, doing)
+    }
+
+    /// Counts.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn stats(&mut self) -> Result<Counts, Failure> {
+        let statements = self.ready()?.stats.each_ref().map(|template| template.fill(|_| Value::Null)).to_vec();
+        let rows = self.reader.execute(statements).map_err(|error| self.failed(&error, "counting"))?;
+        let mut results = Results::new(rows);
+        let mut unsettled = results.next_rows()?;
+        let (pending, due, leased, oldest) = (unsettled.integers()?, unsettled.integers()?, unsettled.integers()?, unsettled.integers()?);
+        Ok(Counts {
+            pending: pending.count(0),
+            due: due.count(0),
+            leased: leased.count(0),
+            dead: results.next_rows()?.integers()?.count(0),
+            oldest_pending_ms: oldest.get(0).map(|age| u64::try_from(age).unwrap_or(0)),
+        })
+    }
+
+    /// The DDL that the configuration needs.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn schema(&mut self) -> Result<String, Failure> {
+        let ddl = self.ddl()?;
+        Ok(schema::text(&self.config, &ddl))
+    }
+
+    /// Runs that DDL; running it again changes nothing.
+    ///
+    /// # Errors
+    /// Those of the database, and those of [`Outbox::open`] once everything is there.
+    pub fn create_schema(&mut self) -> Result<(), Failure> {
+        let statements: Vec<Statement> = self
+            .ddl()?
+            .into_iter()
+            .map(|(_, sql)| Statement { sql, parameters: Vec::new(), columns: Vec::new(), must_change: None })
+            .collect();
+        if !statements.is_empty() {
+            self.writer.execute(statements).map_err(|error| self.failed(&error, "creating the schema"))?;
+        }
+        self.ready = None;
+        self.ready().map(|_| ())
+    }
+
+    fn ddl(&mut self) -> Result<schema::Ddl, Failure> {
+        let integer_ids = match &self.config.columns {
+            None => true,
+            Some(_) => {
+                let table = &self.config.table;
+                let info = inspect::table(&self.reader, table)?.ok_or_else(|| inspect::missing(&self.reader, table, "table"))?;
+                Layout::new(self.config.clone(), info)?.integer_ids
+            }
+        };
+        schema::ddl(&self.config, integer_ids)
+    }
+
+    /// Ids from outside, in the type that the table has; and those that cannot be ids of it.
+    pub(crate) fn ids(ready: &Ready, ids: &Column) -> (Value, Vec<String>) {
+        if !ready.decoding.integer_ids {
+            return (Value::Texts(ids.clone()), Vec::new());
+        }
+        let mut numbers = Vec::with_capacity(ids.len());
+        let mut others = Vec::new();
+        for at in 0..ids.len() {
+            let text = ids.text(at).unwrap_or_default();
+            match text.parse() {
+                Ok(number) => numbers.push(number),
+                Err(_) => others.push(text.to_owned()),
+            }
+        }
+        (Value::Integers(numbers), others)
+    }
+
+    /// Whether payloads are written as text.
+    pub(crate) fn text_payloads(&self) -> bool {
+        self.config.payload_encoding != PayloadEncoding::Bytes
+    }
+}
+
+/// A duration from outside as a parameter.
+pub(crate) fn millis(duration: u64) -> Value {
+    Value::Integer(i64::try_from(duration.min(MAX_MILLIS)).unwrap_or(i64::MAX))
+}
+
+/// A statement built for one call.
+pub(crate) fn statement(sql: String, parameters: Vec<Value>, columns: Vec<ColumnType>) -> Statement {
+    Statement { sql, parameters, columns, must_change: None }
+}

@@ -1,0 +1,128 @@
+//! A due row is found within a bounded number of claims, however much waits in front of it, and never out of its turn.
+
+use crate::support::{Bench, Sqlite, claim, ids};
+use outbox_table::random::Random;
+use sqlite_storage::Outbox;
+use std::collections::BTreeMap;
+
+/// `count` rows: the SQL expressions of key and due time see `i`.
+fn fill(bench: &Bench, table: &str, count: u32, key: &str, available_at: &str) {
+    bench.run(&format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) \
+         INSERT INTO {table} (topic, key, available_at, payload) SELECT 't', {key}, {available_at}, 'x' FROM n"
+    ));
+}
+
+const LATER: &str = "unixepoch() * 1000 + 3600000";
+
+/// The first claim that finds something, and how many claims that took.
+fn first(outbox: &mut Outbox<Sqlite>, at_most: u32) -> (u32, Vec<String>) {
+    for claims in 1..=at_most {
+        let found = ids(&claim(outbox, "w", 50).batch);
+        if !found.is_empty() {
+            return (claims, found);
+        }
+    }
+    panic!("nothing found in {at_most} claims");
+}
+
+#[test]
+fn behind_one_waiting_head_with_many_followers() {
+    let (bench, mut outbox) = Bench::own("");
+    fill(&bench, "outbox", 1, "'hot'", LATER);
+    fill(&bench, "outbox", 30_000, "'hot'", "0");
+    let due = bench.insert(Some("b"), "x");
+    assert_eq!(first(&mut outbox, 2), (1, vec![due]));
+}
+
+#[test]
+fn behind_many_waiting_heads() {
+    let (bench, mut outbox) = Bench::own("");
+    fill(&bench, "outbox", 30_000, "printf('k%06d', i)", LATER);
+    let due = bench.insert(Some("z"), "x");
+    // 8192 keys a claim.
+    assert_eq!(first(&mut outbox, 4).1, [due]);
+    assert_eq!(claim(&mut outbox, "w", 50).batch.len(), 0);
+    let early = bench.insert(Some("a"), "x");
+    assert_eq!(first(&mut outbox, 5).1, [early]);
+}
+
+#[test]
+fn behind_rows_in_flight_and_waiting_rows_without_a_key() {
+    let (bench, mut outbox) = Bench::own("");
+    fill(&bench, "outbox", 10_000, "iif(i % 2, NULL, '')", LATER);
+    for key in [None, Some("")] {
+        let due = bench.insert(key, "x");
+        assert_eq!(first(&mut outbox, 2).1, [due], "{key:?}");
+    }
+    let due = bench.insert(Some("k"), "x");
+    assert_eq!(first(&mut outbox, 2).1, [due]);
+    assert_eq!(claim(&mut outbox, "w", 50).batch.len(), 0);
+}
+
+#[test]
+fn without_an_index_the_scan_goes_on() {
+    let (bench, _) = Bench::own("");
+    bench.run("DROP INDEX outbox_key_pending");
+    let mut outbox = bench.open("");
+    fill(&bench, "outbox", 30_000, "'k' || i", LATER);
+    let due = bench.insert(Some("z"), "x");
+    assert_eq!(first(&mut outbox, 1), (1, vec![due]));
+}
+
+#[test]
+fn keys_may_be_numbers_of_any_kind() {
+    for declared in ["INTEGER", "REAL", "BLOB", "NUMERIC", "TEXT"] {
+        let bench = Bench::new(&format!(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, topic TEXT, key {declared}, state TEXT DEFAULT 'pending', available_at INTEGER, by TEXT, n INTEGER, payload BLOB);
+             CREATE INDEX t_key ON t (key) WHERE state = 'pending'"
+        ));
+        let mut outbox = bench.open(
+            r#","table":"t","columns":{"id":"id","topic":"topic","key":"key","payload":"payload","state":"state","available_at":"available_at","leased_by":"by","attempts":"n"}"#,
+        );
+        fill(&bench, "t", 20_000, "i - 10000", LATER);
+        for (key, times) in [("-20000", 4), ("5000.5", 4), ("'text'", 4)] {
+            fill(&bench, "t", 2, key, "0");
+            let (_, found) = first(&mut outbox, times);
+            assert_eq!(found.len(), 2, "{declared} {key}");
+        }
+    }
+}
+
+#[test]
+fn what_is_found_behind_much_that_waits_is_in_order() {
+    let mut random = Random::seeded(11);
+    let (bench, mut outbox) = Bench::own("");
+    fill(&bench, "outbox", 9_000, "'front' || (i % 90)", LATER);
+    let mut rows: BTreeMap<i64, (usize, bool)> = BTreeMap::new();
+    for _ in 0..1500 {
+        let (key, due) = (random.below(40), random.below(12) > 0);
+        let id = bench.insert(Some(&format!("k{key}")), "x").parse().unwrap();
+        bench.run(&format!("UPDATE outbox SET available_at = {} WHERE id = {id}", if due { "0" } else { LATER }));
+        rows.insert(id, (key, due));
+    }
+    let mut claimed: Vec<i64> = Vec::new();
+    let mut empty = 0;
+    while empty < 3 {
+        let batch: Vec<i64> = ids(&claim(&mut outbox, "w", 64).batch).iter().map(|id| id.parse().unwrap()).collect();
+        empty = if batch.is_empty() { empty + 1 } else { 0 };
+        for (at, id) in batch.iter().enumerate() {
+            let (key, due) = rows[id];
+            assert!(due, "{id} is not due");
+            let overtaken = rows.iter().find(|(other, row)| **other < *id && row.0 == key && !batch[..at].contains(other));
+            assert_eq!(overtaken, None, "{id} overtook");
+        }
+        claimed.extend(&batch);
+        let done: Vec<String> = batch.iter().map(ToString::to_string).collect();
+        bench.run(&format!(
+            "UPDATE outbox SET status = 'done' WHERE id IN ({})",
+            if done.is_empty() { "0".to_owned() } else { done.join(",") }
+        ));
+        rows.retain(|id, _| !batch.contains(id));
+    }
+    // What is left waits, or is behind a row that waits.
+    for (id, (key, due)) in &rows {
+        assert!(!due || rows.iter().any(|(other, row)| other < id && row.0 == *key && !row.1), "{id} was never found");
+    }
+    assert!(claimed.len() > 200, "{} claimed", claimed.len());
+}
