@@ -330,6 +330,10 @@ async fn a_database_that_was_not_granted_cannot_be_opened() {
     let text = opened.unwrap_err().to_string();
     show("open: no grant", &text);
     assert!(text.contains("database \"main\" is not granted: set database = \"main\" under [storages.evil-storage]"), "{text}");
+    let opened = bench.storage("evil-storage", |storage| storage.config = serde_json::json!({ "attack": "watch-other" })).await;
+    let text = opened.unwrap_err().to_string();
+    show("open: foreign wake source", &text);
+    assert!(text.contains("a wake source that it may not have: database \"other\" is not granted"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

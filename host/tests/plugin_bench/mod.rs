@@ -8,7 +8,7 @@ use outhaul::plugin::{PluginError, PluginHost, PluginHostOptions, PublisherPlugi
 use outhaul::ports::{ClaimRequest, PublishCall, Publisher};
 use outhaul::sql::Databases;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,9 +70,18 @@ impl Bench {
     }
 
     pub async fn publisher(&self, plugin: &str, configure: impl FnOnce(&mut PublisherConfig)) -> Result<Arc<PublisherPlugin>, PluginError> {
+        self.publisher_in(&fixtures(), plugin, configure).await
+    }
+
+    pub async fn publisher_in(
+        &self,
+        directory: &Path,
+        plugin: &str,
+        configure: impl FnOnce(&mut PublisherConfig),
+    ) -> Result<Arc<PublisherPlugin>, PluginError> {
         let mut config = PublisherConfig { adapter: adapter(plugin), lanes: 2, batch: 500, batch_bytes: 1 << 20 };
         configure(&mut config);
-        self.host.publisher(&fixtures(), &config).await
+        self.host.publisher(directory, &config).await
     }
 
     pub async fn storage(&self, plugin: &str, configure: impl FnOnce(&mut Adapter)) -> Result<Arc<StoragePlugin>, PluginError> {
