@@ -304,10 +304,10 @@ fn insert(ready: &Ready, message: Message<'_>, text: bool) -> Result<Statement, 
         },
         Some(bytes) => Value::Bytes(bytes.to_vec()),
     };
-    if let (PayloadEncoding::Json, Value::Text(payload)) = (ready.decoding.encoding, &payload) {
-        if let Err(reason) = outbox_table::decode::check_json(payload.as_bytes()) {
-            return refuse(reason);
-        }
+    if let (PayloadEncoding::Json, Value::Text(payload)) = (ready.decoding.encoding, &payload)
+        && let Err(reason) = outbox_table::decode::check_json(payload.as_bytes())
+    {
+        return refuse(reason);
     }
     add(columns.payload.to_string(), payload);
 
