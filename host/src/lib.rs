@@ -5,7 +5,14 @@
 //! the ports with WebAssembly components, [`sql`] gives those components databases, [`config`] reads the operator's file,
 //! [`admin`] shows what is going on, [`cli`] puts it all together. `ARCHITECTURE.md` beside this crate says why.
 
+pub mod admin;
+pub mod app;
+pub mod cli;
 pub mod config;
 pub mod domain;
+pub mod logging;
 pub mod metrics;
+pub mod plugin;
 pub mod ports;
+pub mod relay;
+pub mod sql;

@@ -3,8 +3,11 @@
 
 use crate::domain::{Batch, Column, Failure, Outcome, Settlement};
 use async_trait::async_trait;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How the host learns of new rows sooner than by polling.
@@ -102,6 +105,38 @@ pub trait Storage: Send + Sync {
     async fn stats(&self) -> Result<Stats, Failure>;
 }
 
+/// Up to when the messages of a publish call are surely ours; moves on as their leases are renewed.
+///
+/// For whoever sends bytes: looked at right before they leave. After a pause of the whole process (SIGSTOP, a suspended
+/// machine) the clock knows at once what no timer has told yet.
+#[derive(Debug)]
+pub struct LeaseEnd {
+    start: Instant,
+    millis: AtomicU64,
+}
+
+impl LeaseEnd {
+    /// Ends at `until`.
+    #[must_use]
+    pub fn new(until: Instant) -> Self {
+        let end = Self { start: Instant::now(), millis: AtomicU64::new(0) };
+        end.set(until);
+        end
+    }
+
+    /// Moves the end.
+    pub fn set(&self, until: Instant) {
+        let millis = until.saturating_duration_since(self.start).as_millis();
+        self.millis.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    /// Whether nothing more may be sent.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.start.elapsed().as_millis() >= u128::from(self.millis.load(Ordering::Acquire))
+    }
+}
+
 /// One publish call: how long it may take, where outcomes go as they come, and when to give up.
 #[derive(Debug, Clone)]
 pub struct PublishCall {
@@ -109,6 +144,8 @@ pub struct PublishCall {
     pub deadline: Duration,
     /// Early outcomes by message index. Bounded by the batch: the first report of each message counts.
     pub reports: mpsc::UnboundedSender<(usize, Outcome)>,
+    /// Up to when anything may be sent.
+    pub lease: Arc<LeaseEnd>,
     /// Cancelled when the leases of the messages are over: nothing more may be sent.
     pub cancel: CancellationToken,
 }
@@ -133,6 +170,19 @@ pub enum RowState {
     Delivered,
     /// Ended dead.
     Dead,
+}
+
+impl RowState {
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Leased => "leased",
+            Self::Delivered => "delivered",
+            Self::Dead => "dead",
+        }
+    }
 }
 
 /// Which rows an operator means.
@@ -195,4 +245,20 @@ pub trait StorageAdmin: Send + Sync {
     async fn discard(&self, filter: &Filter) -> Result<u64, Failure>;
     /// Old delivered rows are deleted, at most `limit`.
     async fn purge(&self, older_than: Duration, limit: u32) -> Result<u64, Failure>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_end_is_over_when_it_is_and_moves_when_renewed() {
+        let second = Duration::from_secs(1);
+        let lease = LeaseEnd::new(Instant::now() + second);
+        assert!(!lease.is_over());
+        tokio::time::advance(second).await;
+        assert!(lease.is_over());
+        lease.set(Instant::now() + second);
+        assert!(!lease.is_over());
+    }
 }

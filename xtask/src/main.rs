@@ -1,2 +1,144 @@
-//! Set-up, builds and checks in one place.
-fn main() {}
+//! `cargo xtask COMMAND`: set-up, builds, the demonstration, the suite and the checks in one place.
+//!
+//! - [`workspace`]: where things are, and how cargo is run
+//! - [`setup`]: the WebAssembly target
+//! - [`guests`]: builds the adapters and the fixtures
+//! - [`wit`]: a released WIT package never changes
+//! - [`checks`]: what CI runs besides the suite
+//!
+//! The demonstration and the long runs are programs of the crate `outhaul-tests`; this one only prepares and starts them.
+
+mod checks;
+mod guests;
+mod setup;
+mod wit;
+mod workspace;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use workspace::{Workspace, step};
+
+/// Set-up, builds and checks of outhaul. Every command prepares what it needs; nothing is rebuilt that has not changed.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = "New here? Run `cargo xtask demo`, then `cargo xtask test`.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// See it work: orders and their events in SQLite, relayed to a local HTTP receiver that fails now and then.
+    ///
+    /// Writes everything that it makes to target/demo/ and ends with a summary that is counted, not assumed. Under a minute after
+    /// the first build.
+    Demo {
+        /// At the end, leave the host and the receiver running until Ctrl-C, to look at the metrics.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Run every test: unit tests, then the suite with real processes, databases and components.
+    Test(TestArgs),
+    /// What CI runs: format, clippy (host and guests), the frozen WIT package, then every test.
+    Ci,
+    /// Add the WebAssembly target, if it is not there yet.
+    Setup,
+    /// Build the adapters into target/plugins/ and the test fixtures into target/fixtures/.
+    Guests,
+    /// Long runs with crashes.
+    #[command(subcommand)]
+    Chaos(Chaos),
+    /// Compare wit/ with its frozen copy: a released version of the package never changes.
+    WitCheck,
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Run only tests whose name contains this.
+    filter: Option<String>,
+    /// Further arguments for the test programs, e.g. `-- --nocapture`.
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Chaos {
+    /// Kill the host at random moments while a producer writes and the receiver fails a fifth of the requests.
+    Kill {
+        /// How often the host is killed.
+        #[arg(long, default_value_t = 200)]
+        kills: u32,
+        /// Repeat a run: same moments, same failures as far as the machine allows.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Two hosts on one database file, killed, and stopped for longer than their leases.
+    TwoHosts {
+        /// How long the disturbances go on.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Repeat a run: same moments, same failures as far as the machine allows.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+}
+
+impl Chaos {
+    /// The arguments of the `chaos` program.
+    fn arguments(&self) -> Vec<OsString> {
+        let (name, amount, seed) = match self {
+            Self::Kill { kills, seed } => ("kill", format!("--kills={kills}"), seed),
+            Self::TwoHosts { seconds, seed } => ("two-hosts", format!("--seconds={seconds}"), seed),
+        };
+        let seed = seed.map(|seed| format!("--seed={seed}"));
+        [Some(name.to_owned()), Some(amount), seed].into_iter().flatten().map(OsString::from).collect()
+    }
+}
+
+fn main() -> Result<()> {
+    let command = Cli::parse().command;
+    let workspace = Workspace::find()?;
+    match command {
+        Command::Demo { keep } => {
+            prepare(&workspace)?;
+            let keep = keep.then(|| "--keep".into());
+            workspace.start("demo", keep.as_slice())
+        }
+        Command::Chaos(chaos) => {
+            prepare(&workspace)?;
+            workspace.start("chaos", &chaos.arguments())
+        }
+        Command::Test(arguments) => test(&workspace, &arguments),
+        Command::Ci => {
+            checks::run(&workspace)?;
+            test(&workspace, &TestArgs { filter: None, rest: Vec::new() })
+        }
+        Command::Setup => setup::run(),
+        Command::Guests => {
+            setup::run()?;
+            guests::build(&workspace)
+        }
+        Command::WitCheck => wit::check(&workspace.root.join("wit")),
+    }
+}
+
+/// Everything that the programs of the kit need.
+fn prepare(workspace: &Workspace) -> Result<()> {
+    setup::run()?;
+    guests::build(workspace)?;
+    step("build the host and the test kit", || workspace.cargo(["build", "--package", "outhaul", "--package", "outhaul-tests", "--bins"]))
+}
+
+fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
+    prepare(workspace)?;
+    step("test", || {
+        let mut line = vec!["test", "--workspace"];
+        line.extend(arguments.filter.as_deref());
+        if !arguments.rest.is_empty() {
+            line.push("--");
+            line.extend(arguments.rest.iter().map(String::as_str));
+        }
+        workspace.cargo(line)
+    })
+}

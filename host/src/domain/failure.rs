@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why something failed. Mirrors `failure-code` of the WIT package, where each is described.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "described in wit/outbox.wit")]
 #[non_exhaustive]
 pub enum FailureCode {
@@ -50,7 +50,7 @@ impl FailureCode {
 }
 
 /// A failure. `detail` is clean text of bounded length.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Failure {
     /// For programs.
     pub code: FailureCode,

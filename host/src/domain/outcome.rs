@@ -17,7 +17,7 @@ pub enum Outcome {
 }
 
 /// What is written back to rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Done.
     Delivered,

@@ -19,6 +19,7 @@ mod batch;
 pub mod bindings;
 mod config;
 mod failure;
+mod manifest;
 mod publisher;
 mod storage;
 

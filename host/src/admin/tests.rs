@@ -1,0 +1,90 @@
+//! The admin address, asked over real connections.
+
+use super::*;
+use crate::app::status::{Phase, RelayStatus};
+use crate::metrics::RelayLabels;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+struct Server {
+    address: SocketAddr,
+    relay: Arc<RelayStatus>,
+    stopping: CancellationToken,
+    metrics: Metrics,
+}
+
+async fn server() -> Server {
+    let (relay, stopping, metrics) = (Arc::new(RelayStatus::new("orders")), CancellationToken::new(), Metrics::new());
+    let status = Status::new(vec![Arc::clone(&relay)], stopping.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = router(status, metrics.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Server { address, relay, stopping, metrics }
+}
+
+impl Server {
+    async fn ask(&self, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream
+            .write_all(format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        (answer[9..12].parse().unwrap(), answer)
+    }
+}
+
+#[tokio::test]
+async fn readiness_follows_the_relays() {
+    let server = server().await;
+    let (code, answer) = server.ask("GET /readyz").await;
+    assert!(code == 503 && answer.contains("\"state\":\"opening\""), "{answer}");
+    server.relay.set(Phase::Waiting("the database cannot be reached".into()));
+    let (code, answer) = server.ask("GET /readyz").await;
+    assert!(code == 503 && answer.contains("the database cannot be reached"), "{answer}");
+    server.relay.set(Phase::Running);
+    let (code, answer) = server.ask("GET /readyz").await;
+    assert!(code == 200 && answer.contains("\"ready\":true"), "{answer}");
+    server.stopping.cancel();
+    let (code, answer) = server.ask("GET /readyz").await;
+    assert!(code == 503 && answer.contains("\"stopping\":true"), "{answer}");
+    assert_eq!(server.ask("GET /healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn metrics_are_openmetrics() {
+    let server = server().await;
+    server.metrics.claimed.get_or_create(&RelayLabels { relay: "orders".into() }).inc();
+    let (code, answer) = server.ask("GET /metrics").await;
+    assert_eq!(code, 200);
+    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(answer.contains("outhaul_claimed_total{relay=\"orders\"} 1") && answer.trim_end().ends_with("# EOF"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_wake_up_reaches_the_relay() {
+    let server = server().await;
+    assert_eq!(server.ask("GET /wake").await.0, 405);
+    let (code, answer) = server.ask("POST /wake").await;
+    assert!(code == 200 && answer.ends_with("{\"woken\":[\"orders\"]}"), "{answer}");
+    tokio::time::timeout(Duration::from_secs(5), server.relay.wake.notified()).await.expect("nobody was woken");
+}
+
+#[tokio::test]
+async fn another_path_is_told_what_there_is() {
+    let (code, answer) = server().await.ask("GET /").await;
+    assert!(code == 404 && ENDPOINTS.iter().all(|endpoint| answer.contains(endpoint)), "{answer}");
+}
+
+#[tokio::test]
+async fn a_taken_address_names_the_key() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+    let status = Status::new(Vec::new(), CancellationToken::new());
+    let Err(error) = listen(address, status, Metrics::new(), CancellationToken::new()).await else { panic!("two listen on {address}") };
+    assert!(error.to_string().contains("admin.listen") && error.to_string().contains("another process"), "{error}");
+}

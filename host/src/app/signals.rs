@@ -1,0 +1,53 @@
+//! Signals: the first SIGTERM or SIGINT asks for a graceful end, the second ends at once, SIGHUP looks for work now.
+
+use crate::relay::Shutdown;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+/// The handlers, installed: from here on no signal ends the process by itself.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Installs the handlers.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn install() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Acts on signals until the forced end. `grace` is how long the graceful end may take, however it was asked for.
+    pub(super) async fn watch(mut self, shutdown: Shutdown, wakes: Vec<Arc<Notify>>, grace: Duration) {
+        loop {
+            tokio::select! {
+                () = shutdown.graceful.cancelled() => break,
+                _ = self.terminate.recv() => asked("SIGTERM", &shutdown),
+                _ = self.interrupt.recv() => asked("SIGINT", &shutdown),
+                _ = self.hangup.recv() => wakes.iter().for_each(|wake| wake.notify_one()),
+            }
+        }
+        let deadline = tokio::time::sleep(grace);
+        tokio::select! {
+            () = deadline => tracing::warn!(grace = %humantime::format_duration(grace), "shutdown_grace is over: ending at once, leases run out by themselves"),
+            _ = self.terminate.recv() => tracing::warn!("second signal: ending at once, leases run out by themselves"),
+            _ = self.interrupt.recv() => tracing::warn!("second signal: ending at once, leases run out by themselves"),
+        }
+        shutdown.forced.cancel();
+    }
+}
+
+fn asked(signal: &str, shutdown: &Shutdown) {
+    tracing::info!(signal, "finishing what is in flight; a second signal ends at once");
+    shutdown.graceful.cancel();
+}

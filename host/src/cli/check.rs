@@ -1,0 +1,153 @@
+//! `outhaul check`.
+
+use super::error::CommandError;
+use super::{CommandResult, output};
+use crate::app::{App, AppError};
+use crate::config::Config;
+use crate::config::model::SecretSource;
+use crate::ports::Storage;
+use std::collections::BTreeSet;
+
+/// Say what is fine with the configuration, and what is not.
+///
+/// Reads the whole file, opens every adapter within its grants, looks for the tables of every storage, and says everything that
+/// is wrong, not just the first. Changes nothing and sends nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outhaul check
+  outhaul --config staging.toml check --json      {\"ok\":true,\"checks\":[{\"what\":\"storages.outbox\",\"state\":\"ok\",...}]}
+
+Exit codes: 0 if all is fine (also with warnings), 1 if something outside did not answer, 2 if something has to be changed.")]
+pub(super) struct Args {
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Ok,
+    Warning,
+    Failed,
+}
+
+#[derive(serde::Serialize)]
+struct Check {
+    what: String,
+    state: State,
+    detail: String,
+}
+
+/// What was found, and the exit code that follows from it.
+#[derive(Default)]
+struct Findings {
+    checks: Vec<Check>,
+    code: u8,
+}
+
+impl Findings {
+    fn add(&mut self, what: impl Into<String>, state: State, detail: impl Into<String>) {
+        self.checks.push(Check { what: what.into(), state, detail: detail.into() });
+    }
+
+    fn fail(&mut self, what: String, error: &AppError) {
+        self.code = self.code.max(if error.is_configuration() { 2 } else { 1 });
+        let text = error.to_string();
+        let detail = text.strip_prefix(&format!("{what}: ")).unwrap_or(&text).to_owned();
+        self.add(what, State::Failed, detail);
+    }
+}
+
+pub(super) async fn run(args: Args, config: Config) -> CommandResult {
+    let mut findings = Findings::default();
+    findings.add("configuration", State::Ok, format!("{} is complete and does not contradict itself", config.file.display()));
+    unused(&config, &mut findings);
+    secrets(&config, &mut findings);
+    let app = App::new(config)?;
+    for storage in app.config.storages.values() {
+        let what = format!("storages.{}", storage.name);
+        let counted = match app.storage(storage).await {
+            Err(error) => Err(error),
+            Ok(opened) => opened.stats().await.map_err(|failure| AppError::Call { storage: storage.name.clone(), call: "stats", failure }),
+        };
+        match counted {
+            Ok(stats) => {
+                findings.add(what, State::Ok, format!("{} opens; {} rows pending, {} dead", storage.plugin, stats.pending, stats.dead))
+            }
+            Err(error) => findings.fail(what, &error),
+        }
+    }
+    for publisher in app.config.publishers.values() {
+        let what = format!("publishers.{}", publisher.adapter.name);
+        match app.publisher(publisher).await {
+            Ok(_) => findings.add(what, State::Ok, format!("{} opens", publisher.adapter.plugin)),
+            Err(error) => findings.fail(what, &error),
+        }
+    }
+    for relay in &app.config.relays {
+        let routes: Vec<String> = relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect();
+        findings.add(format!("relays.{}", relay.name), State::Ok, format!("{}: {}", relay.storage, routes.join(", ")));
+    }
+    tell(&findings, args.json)?;
+    if findings.code == 0 { Ok(()) } else { Err(CommandError::said(findings.code)) }
+}
+
+fn tell(findings: &Findings, json: bool) -> CommandResult {
+    if json {
+        return output::json(&serde_json::json!({ "ok": findings.code == 0, "checks": findings.checks }));
+    }
+    for Check { what, state, detail } in &findings.checks {
+        let mark = match state {
+            State::Ok => "ok     ",
+            State::Warning => "warning",
+            State::Failed => "FAILED ",
+        };
+        output::line(&format!("{mark} {what}: {detail}"))?;
+    }
+    Ok(())
+}
+
+/// What is in the file and has no effect.
+fn unused(config: &Config, findings: &mut Findings) {
+    if config.relays.is_empty() {
+        findings.add("relays", State::Warning, "there is none: `run` and `drain` have nothing to do");
+        return;
+    }
+    let storages: BTreeSet<&str> = config.relays.iter().map(|relay| relay.storage.as_str()).collect();
+    let publishers: BTreeSet<&str> = config.relays.iter().flat_map(|relay| &relay.routes).map(|route| route.publisher.as_str()).collect();
+    for name in config.storages.keys().filter(|name| !storages.contains(name.as_str())) {
+        findings.add(format!("storages.{name}"), State::Warning, "no relay claims from it");
+    }
+    for name in config.publishers.keys().filter(|name| !publishers.contains(name.as_str())) {
+        findings.add(format!("publishers.{name}"), State::Warning, "no route leads to it");
+    }
+    let databases: BTreeSet<&String> = config.storages.values().flat_map(|storage| &storage.grants.databases).collect();
+    for name in config.databases.keys().filter(|name| !databases.contains(name)) {
+        findings.add(format!("databases.{name}"), State::Warning, "no storage uses it");
+    }
+}
+
+/// Secrets that are granted and have no value now. They are read when an adapter asks, so this may change: warnings only.
+fn secrets(config: &Config, findings: &mut Findings) {
+    let adapters = config.storages.values().chain(config.publishers.values().map(|publisher| &publisher.adapter));
+    let granted: BTreeSet<&String> = adapters.flat_map(|adapter| &adapter.grants.secrets).collect();
+    for (name, source) in &config.secrets {
+        let what = format!("secrets.{name}");
+        if !granted.contains(name) {
+            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets)");
+            continue;
+        }
+        match source {
+            SecretSource::Env(variable) if std::env::var_os(variable).is_none() => {
+                findings.add(what, State::Warning, format!("the environment variable {variable} is not set here"));
+            }
+            SecretSource::File(file) => match std::fs::metadata(file) {
+                Ok(_) => {}
+                Err(error) => findings.add(what, State::Warning, format!("cannot read {}: {error}", file.display())),
+            },
+            SecretSource::Env(_) => {}
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The command line: one file a command. What a program would read goes to stdout, all else to stderr.
+
+mod check;
+mod dead;
+mod drain;
+mod enqueue;
+mod error;
+mod jsonl;
+mod message;
+mod output;
+mod plugin;
+mod purge;
+mod run;
+mod schema;
+mod stats;
+mod storage;
+
+use crate::app::App;
+use crate::config::{self, Config};
+use crate::logging;
+use clap::{Parser, Subcommand};
+use error::CommandError;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What every command may end with.
+pub(crate) type CommandResult = Result<(), CommandError>;
+
+/// Moves the rows of an outbox table to where they belong, through adapters in a sandbox.
+///
+/// A service writes its business rows and an outbox row in one database transaction; outhaul claims outbox rows under a lease,
+/// publishes them, and settles each one as delivered, waiting for a retry, or dead.
+#[derive(Debug, Parser)]
+#[command(name = "outhaul", version, arg_required_else_help = true, max_term_width = 110, after_help = AFTER_HELP)]
+struct Cli {
+    /// The configuration file.
+    #[arg(long, short, global = true, value_name = "FILE", env = "OUTHAUL_CONFIG", default_value = "outhaul.toml")]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+First steps:
+  outhaul check                                what is fine with the configuration, and what is not
+  outhaul schema --apply                       create the table (and an absent SQLite file)
+  outhaul enqueue --topic orders.created --key 42 --payload '{\"total\": 3}'
+  outhaul drain                                deliver what is due, then end
+  outhaul run                                  deliver until a signal comes
+  outhaul dead list                            what could not be delivered, and why
+
+Exit codes:
+  0  fine
+  1  a failure at run time: a database or another thing outside did not answer
+  2  wrong usage or configuration: trying again does not help
+
+Environment:
+  OUTHAUL_CONFIG  the configuration file, where --config is not given
+  RUST_LOG        the log filter, in place of log.filter (for instance: info,outhaul=debug)
+  NO_COLOR        no colours in the log";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Args),
+    Drain(drain::Args),
+    Check(check::Args),
+    Enqueue(enqueue::Args),
+    Schema(schema::Args),
+    Stats(stats::Args),
+    #[command(subcommand)]
+    Dead(dead::Command),
+    Purge(purge::Args),
+    #[command(subcommand)]
+    Plugin(plugin::Command),
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    // Wrong usage ends here, with exit code 2; --help and --version with 0.
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return CommandError::failure(anyhow::Error::new(error).context("cannot start the runtime")).report(),
+    };
+    let ended = runtime.block_on(execute(cli));
+    // Calls that are still under way after a forced end are left behind: their leases run out.
+    runtime.shutdown_background();
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+async fn execute(cli: Cli) -> CommandResult {
+    let file = cli.config;
+    match cli.command {
+        // Looks at a file, wherever it is: needs no configuration.
+        Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
+        Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
+        Command::Check(args) => check::run(args, load(&file, Quiet::Yes)?).await,
+        Command::Schema(args) => schema::run(args, load(&file, Quiet::Yes)?).await,
+        Command::Run(args) => run::run(args, App::new(load(&file, Quiet::No)?)?).await,
+        Command::Drain(args) => drain::run(args, App::new(load(&file, Quiet::No)?)?).await,
+        Command::Enqueue(args) => enqueue::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
+        Command::Stats(args) => stats::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
+        Command::Dead(command) => dead::run(command, App::new(load(&file, Quiet::Yes)?)?).await,
+        Command::Purge(args) => purge::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
+    }
+}
+
+/// Whether a command logs warnings only, since what it has to say is its output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quiet {
+    Yes,
+    No,
+}
+
+/// Reads the configuration and sets up the log by it.
+fn load(file: &std::path::Path, quiet: Quiet) -> Result<Config, CommandError> {
+    let config = config::load(file)?;
+    let mut log = config.log.clone();
+    if quiet == Quiet::Yes {
+        "warn".clone_into(&mut log.filter);
+    }
+    logging::init(&log).map_err(CommandError::usage)?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    fn parses(line: &str) -> bool {
+        Cli::try_parse_from(line.split_whitespace()).is_ok()
+    }
+
+    #[test]
+    fn right_usage_is_taken() {
+        for line in [
+            "outhaul run",
+            "outhaul --config x.toml run --relay a --relay b",
+            "outhaul drain --json --config x.toml",
+            "outhaul check --json",
+            "outhaul enqueue --storage s --topic t --key k --header a=1 --header a=2 --id i --payload p",
+            "outhaul enqueue --topic t --payload-file -",
+            "outhaul enqueue --topic t --tombstone",
+            "outhaul enqueue --jsonl -",
+            "outhaul schema --storage s --apply",
+            "outhaul stats --json",
+            "outhaul dead list --topic t --limit 5 --after x --json",
+            "outhaul dead show 7",
+            "outhaul dead requeue --id 1 --id 2",
+            "outhaul dead requeue --topic t",
+            "outhaul dead discard --all",
+            "outhaul purge --older-than 7d --json",
+            "outhaul plugin list --json",
+            "outhaul plugin inspect x.wasm --json",
+        ] {
+            assert!(parses(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for line in [
+            "outhaul",
+            "outhaul fly",
+            "outhaul enqueue --topic t",
+            "outhaul enqueue --payload p",
+            "outhaul enqueue --topic t --payload p --tombstone",
+            "outhaul enqueue --jsonl - --topic t",
+            "outhaul enqueue --topic t --payload p --header nothing",
+            "outhaul dead requeue",
+            "outhaul dead discard",
+            "outhaul dead requeue --all --id 1",
+            "outhaul dead list --limit 0",
+            "outhaul purge",
+            "outhaul purge --older-than 7",
+            "outhaul plugin inspect",
+        ] {
+            assert!(!parses(line), "{line}");
+        }
+    }
+}

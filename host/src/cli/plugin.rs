@@ -1,0 +1,147 @@
+//! `outhaul plugin`: what is in the plugin directory, and what a component is.
+
+use super::error::CommandError;
+use super::{CommandResult, output};
+use crate::config::Config;
+use crate::plugin::{self, Inspection};
+use anyhow::Context;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Components: what is in the plugin directory, and what a file is.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// List the plugin directory: world, version, size, hash, and which adapters use each.
+    List(List),
+    /// Show a component file: its world, what it imports and exports, and the grants that it asks for. Nothing is run.
+    Inspect(Inspect),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct List {
+    /// Print one JSON document: {"plugins": [...]}.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outhaul plugin inspect plugins/http-publisher.wasm
+  outhaul plugin inspect http-publisher.wasm --json")]
+pub(super) struct Inspect {
+    /// The file.
+    file: PathBuf,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One entry of the list.
+#[derive(serde::Serialize)]
+struct Entry {
+    plugin: String,
+    used_by: Vec<String>,
+    #[serde(flatten)]
+    inspection: Option<Inspection>,
+    error: Option<String>,
+}
+
+pub(super) async fn list(args: List, config: &Config) -> CommandResult {
+    let mut used: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for storage in config.storages.values() {
+        used.entry(storage.plugin.clone()).or_default().push(format!("storages.{}", storage.name));
+    }
+    for publisher in config.publishers.values() {
+        used.entry(publisher.adapter.plugin.clone()).or_default().push(format!("publishers.{}", publisher.adapter.name));
+    }
+    let directory = &config.plugins.dir;
+    let mut names =
+        components(directory).with_context(|| format!("cannot list plugins.dir ({})", directory.display())).map_err(CommandError::usage)?;
+    names.extend(used.keys().cloned());
+    let mut entries = Vec::new();
+    for plugin in names {
+        let used_by = used.remove(&plugin).unwrap_or_default();
+        let inspected = plugin::inspect(&directory.join(format!("{plugin}.wasm"))).await;
+        let (inspection, error) = match inspected {
+            Ok(inspection) => (Some(inspection), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        entries.push(Entry { plugin, used_by, inspection, error });
+    }
+    if args.json {
+        return output::json(&serde_json::json!({ "dir": directory, "plugins": entries }));
+    }
+    if entries.is_empty() {
+        return output::line(&format!("no plugins in {}", directory.display()));
+    }
+    let rows = entries.iter().map(|entry| {
+        let used_by = if entry.used_by.is_empty() { "-".to_owned() } else { entry.used_by.join(", ") };
+        match &entry.inspection {
+            Some(inspection) => [
+                entry.plugin.clone(),
+                word(inspection.world.as_deref()),
+                word(inspection.version.as_deref()),
+                size(inspection.bytes),
+                inspection.sha256.chars().take(12).collect(),
+                used_by,
+            ],
+            None => [entry.plugin.clone(), "not usable (see below)".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned(), used_by],
+        }
+    });
+    output::table(["plugin", "world", "version", "size", "sha256", "used by"], rows)?;
+    for error in entries.iter().filter_map(|entry| entry.error.as_deref()) {
+        output::line(&format!("\n{error}"))?;
+    }
+    Ok(())
+}
+
+/// Names of the component files of a directory, without `.wasm`.
+fn components(directory: &Path) -> std::io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "wasm") {
+            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(names)
+}
+
+pub(super) async fn inspect(args: Inspect) -> CommandResult {
+    let inspection = plugin::inspect(&args.file).await.map_err(CommandError::usage)?;
+    if args.json {
+        return output::json(&inspection);
+    }
+    for (name, value) in [
+        ("file", inspection.file.display().to_string()),
+        ("world", inspection.world.clone().unwrap_or_else(|| "none: this is no adapter".to_owned())),
+        ("name", word(inspection.name.as_deref())),
+        ("version", word(inspection.version.as_deref())),
+        ("description", word(inspection.description.as_deref())),
+        ("size", format!("{} ({} bytes)", size(inspection.bytes), inspection.bytes)),
+        ("sha256", inspection.sha256.clone()),
+    ] {
+        output::line(&format!("{name:<12} {value}"))?;
+    }
+    listed("exports", &inspection.exports)?;
+    listed("imports", &inspection.imports)?;
+    listed("asks for", &inspection.requests.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+fn listed(title: &str, items: &[String]) -> CommandResult {
+    if items.is_empty() {
+        return output::line(&format!("{title:<12} nothing"));
+    }
+    output::line(title)?;
+    items.iter().try_for_each(|item| output::line(&format!("  {}", output::cell(item, 200))))
+}
+
+/// A text out of a component file, harmless to a terminal.
+fn word(text: Option<&str>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| output::cell(text, 200))
+}
+
+fn size(bytes: usize) -> String {
+    bytesize::ByteSize::b(u64::try_from(bytes).unwrap_or(u64::MAX)).display().iec().to_string()
+}

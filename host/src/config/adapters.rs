@@ -1,0 +1,169 @@
+//! `[storages.NAME]` and `[publishers.NAME]`: the component, what it may reach, what it may use, and its own settings.
+
+use super::grants;
+use super::model::{Adapter, Grants, Limits, Publisher};
+use super::problem::{listed, suggestion};
+use super::section::{Located, Range, Section, check_name};
+use ipnet::IpNet;
+use std::path::Path;
+use std::time::Duration;
+
+/// Linear memory of a 32-bit component ends here.
+const MAX_MEMORY: u64 = 4 << 30;
+/// Offsets in columns are 32 bits.
+const MAX_RETURNED: u64 = (4 << 30) - 1;
+/// Each lane holds an instance with memory of its own.
+const LANES: Range = Range { min: 1, max: 256 };
+/// Beyond a few hundred nothing is gained; this bounds the memory that one call takes.
+const BATCH: Range = Range { min: 1, max: 100_000 };
+
+/// What sections may refer to.
+pub(super) struct Names<'a> {
+    /// `[databases.NAME]`
+    pub(super) databases: Vec<&'a str>,
+    /// `[secrets.NAME]`
+    pub(super) secrets: Vec<&'a str>,
+    /// The configuration file's folder.
+    pub(super) folder: &'a Path,
+}
+
+/// A storage with what relays are checked against.
+pub(super) struct StorageEntry {
+    pub(super) adapter: Adapter,
+    pub(super) call_timeout: Located<Duration>,
+    pub(super) returned_bytes: Located<usize>,
+}
+
+/// A publisher with what relays are checked against.
+pub(super) struct PublisherEntry {
+    pub(super) publisher: Publisher,
+    pub(super) memory: Located<usize>,
+}
+
+/// Reads a storage; none where something without a default is missing or wrong.
+pub(super) fn storage(name: &str, section: Section<'_>, names: &Names<'_>) -> Option<StorageEntry> {
+    let database = section.required("database", "\"main\" (a [databases.NAME] of this file)");
+    let mut common = common(&section, names);
+    if let Some(place) = section.place_in("config", "database") {
+        section.problem(place, "config.database", "is set by the host: write `database` beside `config`, not in it");
+    }
+    let known = database.filter(|database| refers(&section, database, "database", "database", &names.databases));
+    section.finish();
+    let database = known?.value.to_owned();
+    common.config.insert("database".to_owned(), database.clone().into());
+    common.grants.databases.push(database);
+    let (call_timeout, returned_bytes) = (common.call_timeout, common.returned_bytes);
+    Some(StorageEntry { adapter: common.adapter(name)?, call_timeout, returned_bytes })
+}
+
+/// Reads a publisher; none where something without a default is missing or wrong.
+pub(super) fn publisher(name: &str, section: Section<'_>, names: &Names<'_>) -> Option<PublisherEntry> {
+    let common = common(&section, names);
+    let lanes = section.number("lanes", 4usize, LANES).value;
+    let batch = section.number("batch", 100usize, BATCH).value;
+    let batch_bytes = section.size("batch_bytes", 4 << 20, MAX_RETURNED);
+    let memory = common.memory;
+    if batch_bytes.value >= memory.value {
+        let text = format!(
+            "batch_bytes ({}) must be smaller than limits.memory ({}): a batch is copied into the adapter's memory",
+            batch_bytes.shown_size(),
+            memory.shown_size()
+        );
+        section.problem(batch_bytes.at, "batch_bytes", text);
+    }
+    section.finish();
+    let publisher = Publisher { adapter: common.adapter(name)?, lanes, batch, batch_bytes: batch_bytes.value };
+    Some(PublisherEntry { publisher, memory })
+}
+
+struct Common {
+    plugin: Option<String>,
+    grants: Grants,
+    memory: Located<usize>,
+    call_timeout: Located<Duration>,
+    returned_bytes: Located<usize>,
+    config: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Common {
+    fn adapter(self, name: &str) -> Option<Adapter> {
+        Some(Adapter {
+            name: name.to_owned(),
+            plugin: self.plugin?,
+            grants: self.grants,
+            limits: Limits {
+                memory_bytes: self.memory.value,
+                call_timeout: self.call_timeout.value,
+                returned_bytes: self.returned_bytes.value,
+            },
+            config: serde_json::Value::Object(self.config),
+        })
+    }
+}
+
+fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
+    let plugin =
+        section.required("plugin", "\"NAME\" (the file NAME.wasm in the plugin directory)").filter(|plugin| plugin_name(section, plugin));
+    let hosts = section.texts("allow_hosts").iter().filter_map(|entry| kept(section, entry, "allow_hosts", grants::host)).collect();
+    let networks: Vec<IpNet> =
+        section.texts("allow_networks").iter().filter_map(|entry| kept(section, entry, "allow_networks", grants::network)).collect();
+    let secrets = section.texts("allow_secrets");
+    let secrets = secrets.into_iter().filter(|secret| refers(section, secret, "allow_secrets", "secret", &names.secrets));
+    let secrets = secrets.map(|secret| secret.value.to_owned()).collect();
+    let tls_ca_file = section.text("tls_ca_file").filter(|file| {
+        if file.value.is_empty() {
+            section.problem(file.at, "tls_ca_file", "is empty: name a PEM file, or leave it out");
+        }
+        !file.value.is_empty()
+    });
+
+    let defaults = Limits::default();
+    let limits = section.section("limits");
+    let memory = limits.size("memory", defaults.memory_bytes, MAX_MEMORY);
+    let call_timeout = limits.duration("call_timeout", defaults.call_timeout, false);
+    let returned_bytes = limits.size("returned_bytes", defaults.returned_bytes, MAX_RETURNED);
+    // An engine's stack, globals and tables alone take more: a slip of the unit ("256KB") would read as a broken adapter.
+    if memory.value < 1 << 20 {
+        limits.problem(memory.at, "memory", format!("is {}: an adapter needs 1MiB at least", memory.shown_size()));
+    }
+    limits.finish();
+
+    Common {
+        plugin: plugin.map(|plugin| plugin.value.to_owned()),
+        grants: Grants {
+            hosts,
+            networks,
+            databases: Vec::new(),
+            secrets,
+            tls_ca_file: tls_ca_file.map(|file| names.folder.join(file.value)),
+        },
+        memory,
+        call_timeout,
+        returned_bytes,
+        config: section.free("config"),
+    }
+}
+
+fn plugin_name(section: &Section<'_>, plugin: &Located<&str>) -> bool {
+    let problem = if let Some(bare) = plugin.value.strip_suffix(".wasm") {
+        Some(format!("leave \".wasm\" away: plugin = {bare:?}"))
+    } else {
+        check_name(plugin.value).err()
+    };
+    problem.map(|problem| section.problem(plugin.at, "plugin", problem)).is_none()
+}
+
+/// Reads one entry of a list; a wrong one is reported and left out.
+fn kept<T>(section: &Section<'_>, entry: &Located<&str>, key: &str, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    read(entry.value).map_err(|error| section.problem(entry.at, key, error)).ok()
+}
+
+/// Whether a name that refers to another section is one of those that there are; if not, that is reported.
+pub(super) fn refers(section: &Section<'_>, name: &Located<&str>, key: &str, kind: &str, known: &[&str]) -> bool {
+    let found = known.contains(&name.value);
+    if !found {
+        let text = format!("there is no {kind} {:?} in this file{}; {kind}s: {}", name.value, suggestion(name.value, known), listed(known));
+        section.problem(name.at, key, text);
+    }
+    found
+}

@@ -1,0 +1,286 @@
+//! The reference file against the code, and a table of files that are wrong.
+
+use super::{Config, Problems, parse};
+use crate::config::model::{Database, HostGrant, SecretSource};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+const REFERENCE: &str = include_str!("../../../examples/outhaul.toml");
+
+/// The same as the reference file with everything left out that has a default.
+const MINIMAL: &str = r#"
+[admin]
+[secrets.signing-key]
+file = "secrets/signing-key"
+[secrets.api-token]
+env = "API_TOKEN"
+[databases.main]
+url = "sqlite:outbox.db"
+[storages.outbox]
+plugin = "sqlite-storage"
+database = "main"
+config = { table = "outbox" }
+[publishers.webhooks]
+plugin = "http-publisher"
+allow_hosts = ["hooks.example.com:443"]
+allow_secrets = ["signing-key"]
+config = { url = "https://hooks.example.com/{topic}" }
+[[relays]]
+name = "orders"
+storage = "outbox"
+routes = [{ topic = "orders.*", publisher = "webhooks" }]
+"#;
+
+fn read(text: &str) -> Result<Config, Problems> {
+    parse(text, Path::new("/etc/outhaul/outhaul.toml"))
+}
+
+/// MINIMAL with one line replaced by another text.
+fn changed(from: &str, to: &str) -> Result<Config, Problems> {
+    assert!(MINIMAL.contains(from), "{from} is not in the minimal file");
+    read(&MINIMAL.replacen(from, to, 1))
+}
+
+#[test]
+fn the_reference_file_shows_the_defaults() {
+    let (reference, minimal) = (read(REFERENCE).unwrap(), read(MINIMAL).unwrap());
+    assert_eq!(format!("{reference:#?}"), format!("{minimal:#?}"));
+}
+
+#[test]
+fn the_reference_file_shows_every_key() {
+    // A wrong key in every section makes each name its keys.
+    let mut wrong = String::from("xx = 1\n");
+    for line in MINIMAL.lines() {
+        let line = line.replace("publisher = \"webhooks\" }", "publisher = \"webhooks\", xx = 1 }");
+        wrong.push_str(&line);
+        wrong.push('\n');
+        if line.starts_with('[') {
+            wrong.push_str("xx = 1\n");
+        }
+        match line.as_str() {
+            "[[relays]]" => wrong.push_str("backoff = { xx = 1 }\npoll = { xx = 1 }\nbreaker = { xx = 1 }\n"),
+            "[storages.outbox]" | "[publishers.webhooks]" => wrong.push_str("limits = { xx = 1 }\n"),
+            _ => {}
+        }
+    }
+    wrong.push_str("[log]\nxx = 1\n[plugins]\nxx = 1\n");
+    let problems = read(&wrong).unwrap_err();
+    let sections = problems.list.iter().filter(|problem| problem.key.ends_with("xx")).count();
+    assert_eq!(sections, 16, "{problems}");
+    let known: BTreeSet<&str> = problems.list.iter().flat_map(|problem| problem.known.iter().copied()).collect();
+    assert!(known.len() > 40, "{known:?}");
+    for key in known {
+        let shown = [format!("{key} = "), format!("[{key}"), format!(".{key}]"), format!("{key}.")];
+        assert!(shown.iter().any(|shown| REFERENCE.contains(shown)), "{key} is not in examples/outhaul.toml");
+    }
+}
+
+#[test]
+fn paths_start_at_the_file() {
+    let config = read(MINIMAL).unwrap();
+    let Some(Database::Sqlite(sqlite)) = config.databases.get("main") else { panic!("no database") };
+    assert_eq!(sqlite.path, Path::new("/etc/outhaul/outbox.db"));
+    assert_eq!(config.plugins.dir, Path::new("/etc/outhaul/plugins"));
+    assert_eq!(config.secrets["signing-key"], SecretSource::File("/etc/outhaul/secrets/signing-key".into()));
+}
+
+#[test]
+fn values_arrive() {
+    let config = read(REFERENCE).unwrap();
+    let storage = &config.storages["outbox"];
+    assert_eq!(storage.config, serde_json::json!({ "table": "outbox", "database": "main" }));
+    assert_eq!(storage.grants.databases, ["main"]);
+    let publisher = &config.publishers["webhooks"];
+    assert_eq!((publisher.lanes, publisher.batch, publisher.batch_bytes), (4, 100, 4 << 20));
+    assert_eq!(publisher.adapter.grants.hosts, [HostGrant { host: "hooks.example.com".into(), port: Some(443) }]);
+    let relay = &config.relays[0];
+    assert_eq!((relay.batch, relay.in_flight, relay.in_flight_bytes, relay.max_message_bytes), (500, 5000, 64 << 20, 8 << 20));
+    assert_eq!((relay.lease, relay.publish_timeout, relay.max_attempts), (Duration::from_secs(60), Duration::from_secs(10), 10));
+    assert!(relay.routes[0].matcher.is_match("orders.eu.created") && !relay.routes[0].matcher.is_match("invoices"));
+    assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9464");
+}
+
+#[test]
+fn without_the_section_there_is_no_admin_address() {
+    assert!(changed("[admin]", "").unwrap().admin.is_none());
+    assert_eq!(changed("[admin]", "[admin]\nlisten = \"[::]:1\"\nallow_remote = true").unwrap().admin.unwrap().listen.port(), 1);
+}
+
+#[test]
+fn the_compile_cache_can_be_turned_off() {
+    assert_eq!(changed("[admin]", "[plugins]\ncache = false").unwrap().plugins.cache, None);
+}
+
+/// Line to replace in MINIMAL, replacement, line number and key of the problem, and what its text must contain.
+const WRONG: &[(&str, &str, usize, &str, &str)] = &[
+    // Shape.
+    ("[admin]", "[admin", 2, "", "not TOML"),
+    ("[admin]", "[admni]", 2, "admni", "unknown key (did you mean `admin`?); known here: "),
+    ("url = \"sq", "synchronus = \"full\"\nurl = \"sq", 8, "databases.main.synchronus", "did you mean `synchronous`?"),
+    ("name = \"orders\"", "name = \"orders\"\nzzz = 1", 20, "relays[0].zzz", "unknown key; known here: name, storage, routes, batch"),
+    ("name = \"orders\"", "name = 3", 19, "relays[0].name", "is an integer where a text is expected"),
+    ("name = \"orders\"", "", 18, "relays[0].name", "is missing: add name = \"orders\""),
+    ("name = \"orders\"", "name = \"a b\"", 19, "relays[0].name", "is not a name"),
+    ("[storages.outbox]", "[storages.\"a/b\"]", 9, "storages.a/b", "is not a name"),
+    ("[admin]", "log = 1", 2, "log", "is an integer where a table is expected"),
+    // Units.
+    ("[admin]", "shutdown_grace = 30", 2, "shutdown_grace", "with a unit"),
+    ("name = \"orders\"", "name = \"o\"\nlease = \"60\"", 20, "relays[0].lease", "\"60\" is not a duration"),
+    ("name = \"orders\"", "name = \"o\"\nlease = \"0s\"", 20, "relays[0].lease", "is zero"),
+    ("name = \"orders\"", "name = \"o\"\nbatch = 0", 20, "relays[0].batch", "is 0: write a number from 1 to 100000"),
+    ("name = \"orders\"", "name = \"o\"\nbatch = -5", 20, "relays[0].batch", "is -5"),
+    ("name = \"orders\"", "name = \"o\"\nmax_message_bytes = \"8 lines\"", 20, "relays[0].max_message_bytes", "is not a size"),
+    ("name = \"orders\"", "name = \"o\"\nbackoff = { factor = 0.5 }", 20, "relays[0].backoff.factor", "must be from 1 to 1000"),
+    ("name = \"orders\"", "name = \"o\"\nbackoff = { jitter = 1.5 }", 20, "relays[0].backoff.jitter", "must be from 0 to 1"),
+    ("name = \"orders\"", "name = \"o\"\nbackoff = { factor = nan }", 20, "relays[0].backoff.factor", "must be from"),
+    // Contradictions, both values named.
+    (
+        "name = \"orders\"",
+        "name = \"o\"\nlease = \"30s\"\npublish_timeout = \"120s\"",
+        20,
+        "relays[0].lease",
+        "lease (30s) must be longer than publish_timeout (2m)",
+    ),
+    (
+        "name = \"orders\"",
+        "name = \"o\"\npublish_timeout = \"60s\"",
+        20,
+        "relays[0].publish_timeout",
+        "lease (1m, the default) must be longer than publish_timeout (1m)",
+    ),
+    (
+        "name = \"orders\"",
+        "name = \"o\"\nlease = \"20s\"",
+        20,
+        "relays[0].lease",
+        "limits.call_timeout of storages.outbox (20s, the default)",
+    ),
+    (
+        "name = \"orders\"",
+        "name = \"o\"\npoll = { min = \"2s\" }",
+        20,
+        "relays[0].poll.min",
+        "min (2s) must not be longer than max (1s, the default)",
+    ),
+    (
+        "name = \"orders\"",
+        "name = \"o\"\nbackoff = { base = \"1h\", max = \"5m\" }",
+        20,
+        "relays[0].backoff.base",
+        "base (1h) must not be longer than max (5m)",
+    ),
+    ("name = \"orders\"", "name = \"o\"\nbreaker = { max = \"1s\" }", 20, "relays[0].breaker.max", "open (5s, the default)"),
+    ("name = \"orders\"", "name = \"o\"\nin_flight = 10", 20, "relays[0].in_flight", "in_flight (10) must be at least batch (500)"),
+    (
+        "name = \"orders\"",
+        "name = \"o\"\nin_flight_bytes = \"1MiB\"",
+        20,
+        "relays[0].in_flight_bytes",
+        "max_message_bytes (8MiB, the default)",
+    ),
+    (
+        "plugin = \"http-publisher\"",
+        "plugin = \"http-publisher\"\nlimits = { memory = \"8MiB\" }",
+        15,
+        "relays[0].max_message_bytes",
+        "max_message_bytes (8MiB, the default) must be smaller than limits.memory of publishers.webhooks (8MiB)",
+    ),
+    (
+        "plugin = \"sqlite-storage\"",
+        "plugin = \"sqlite-storage\"\nlimits = { returned_bytes = \"1MiB\" }",
+        11,
+        "relays[0].max_message_bytes",
+        "limits.returned_bytes of storages.outbox (1MiB)",
+    ),
+    ("plugin = \"http-publisher\"", "plugin = \"http-publisher\"\nlanes = 0", 15, "publishers.webhooks.lanes", "from 1 to 256"),
+    (
+        "plugin = \"http-publisher\"",
+        "plugin = \"http-publisher\"\nlimits = { memory = \"64KB\" }",
+        15,
+        "publishers.webhooks.limits.memory",
+        "1MiB at least",
+    ),
+    // References.
+    ("plugin = \"http-publisher\"", "plugin = \"http-publisher.wasm\"", 14, "publishers.webhooks.plugin", "plugin = \"http-publisher\""),
+    ("plugin = \"http-publisher\"", "plugin = \"../x\"", 14, "publishers.webhooks.plugin", "is not a name"),
+    (
+        "database = \"main\"",
+        "database = \"mian\"",
+        11,
+        "storages.outbox.database",
+        "no database \"mian\" in this file (did you mean `main`?); databases: main",
+    ),
+    ("database = \"main\"", "", 9, "storages.outbox.database", "is missing"),
+    ("{ table = \"outbox\" }", "{ table = \"outbox\", database = \"other\" }", 12, "storages.outbox.config.database", "is set by the host"),
+    ("{ table = \"outbox\" }", "{ table = inf }", 12, "storages.outbox.config.table", "write a finite number"),
+    ("storage = \"outbox\"", "storage = \"inbox\"", 20, "relays[0].storage", "storages: outbox"),
+    ("publisher = \"webhooks\"", "publisher = \"webhook\"", 21, "relays[0].routes[0].publisher", "did you mean `webhooks`?"),
+    ("[\"signing-key\"]", "[\"other\"]", 16, "publishers.webhooks.allow_secrets", "secrets: api-token, signing-key"),
+    (
+        "[\"hooks.example.com:443\"]",
+        "[\"https://hooks.example.com\"]",
+        15,
+        "publishers.webhooks.allow_hosts",
+        "write the host and its port only",
+    ),
+    ("[\"hooks.example.com:443\"]", "[\n\"a:1\",\n\"b\"]", 17, "publishers.webhooks.allow_hosts", "has no port"),
+    ("[\"hooks.example.com:443\"]", "[]\nallow_networks = [\"10.0.0.1/8\"]", 16, "publishers.webhooks.allow_networks", "10.0.0.0/8"),
+    ("[publishers.webhooks]", "[publishers.outbox]", 13, "publishers.outbox", "a storage is called \"outbox\" too"),
+    // Relays.
+    ("routes = [{ topic = \"orders.*\", publisher = \"webhooks\" }]", "", 18, "relays[0]", "routes: has none"),
+    ("topic = \"orders.*\"", "topic = \"orders.[a\"", 21, "relays[0].routes[0].topic", "is not a pattern"),
+    ("routes = [", "routes = [{ topic = \"*\", publisher = \"webhooks\" }, ", 21, "relays[0].routes[1].topic", "is never reached"),
+    (
+        "[[relays]]",
+        "[[relays]]\nname = \"first\"\nstorage = \"outbox\"\nroutes = [{ topic = \"*\", publisher = \"webhooks\" }]\n[[relays]]",
+        24,
+        "relays[1].storage",
+        "the relay \"first\" claims from \"outbox\" already",
+    ),
+    // The rest.
+    ("url = \"sqlite:outbox.db\"", "url = \"sqlite://outbox.db\"", 8, "databases.main.url", "without \"//\""),
+    ("url = \"sqlite:outbox.db\"", "url = \"sqlite:outbox.db?mode=ro\"", 8, "databases.main.url", "takes no parameters"),
+    ("url = \"sqlite:outbox.db\"", "url = \"postgres://u:hunter2@h/d\"", 8, "databases.main.url", "supported is sqlite"),
+    ("url = \"sqlite:outbox.db\"", "url = \"outbox.db\"", 8, "databases.main.url", "has no scheme"),
+    ("env = \"API_TOKEN\"", "env = \"A\"\nfile = \"b\"", 7, "secrets.api-token.file", "contradicts env"),
+    ("env = \"API_TOKEN\"", "", 5, "secrets.api-token", "says not where"),
+    ("[admin]", "[admin]\nlisten = \"0.0.0.0:9464\"", 3, "admin.listen", "allow_remote = true"),
+    ("[admin]", "[admin]\nlisten = \"localhost\"", 3, "admin.listen", "is not an address and port"),
+    ("[admin]", "[log]\nformat = \"xml\"", 3, "log.format", "one of \"text\", \"json\""),
+    ("[admin]", "[log]\nfilter = \"outhaul=loud\"", 3, "log.filter", "is not a filter"),
+];
+
+#[test]
+fn what_is_wrong_is_told_with_its_line_and_key() {
+    for (from, to, line, key, text) in WRONG {
+        let problems = changed(from, to).map(|_| ()).expect_err(to);
+        let found = problems.list.iter().any(|problem| problem.line == *line && problem.key == *key && problem.text.contains(text));
+        assert!(found, "{to}: expected {line}, {key}, {text}\n{problems}");
+        assert!(!problems.to_string().contains("hunter2"), "{problems}");
+    }
+}
+
+#[test]
+fn one_slip_is_one_problem() {
+    for (from, to, ..) in WRONG.iter().filter(|(_, to, ..)| !to.contains("publishers.outbox") && !to.contains("a/b")) {
+        let problems = changed(from, to).map(|_| ()).expect_err(to);
+        assert!(problems.list.len() == 1, "{to}\n{problems}");
+    }
+}
+
+#[test]
+fn all_problems_come_at_once_in_the_order_of_the_file() {
+    let text = MINIMAL
+        .replace("plugin = \"sqlite-storage\"", "plugin = 1")
+        .replace("name = \"orders\"", "lese = \"1s\"")
+        .replace("[admin]", "[admn]");
+    let problems = read(&text).unwrap_err();
+    let lines: Vec<usize> = problems.list.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [2, 10, 18, 19], "{problems}");
+    assert!(
+        problems.to_string().starts_with("/etc/outhaul/outhaul.toml has 4 problems:\n  /etc/outhaul/outhaul.toml:2: admn: "),
+        "{problems}"
+    );
+}

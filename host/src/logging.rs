@@ -1,0 +1,46 @@
+//! The process's log, on stderr: text for people, or one JSON object a line.
+//!
+//! Levels say who must act: error = a person; warn = it recovered by itself; info = what an operator wants to see once.
+
+use crate::config::model::Log;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The filter is wrong.
+    #[error("{text:?} in {origin} is not a log filter (write it as in \"info,outhaul=debug\"): {source}")]
+    Filter {
+        /// The filter.
+        text: String,
+        /// Where it was written.
+        origin: &'static str,
+        /// What is wrong.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Logging is set up already.
+    #[error("the log was set up twice")]
+    Twice,
+}
+
+/// Sets up the log. `RUST_LOG` has precedence over the configuration's filter.
+///
+/// # Errors
+/// A filter that is none.
+pub fn init(log: &Log) -> Result<(), LogError> {
+    let from_environment = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.trim().is_empty());
+    let (text, origin) = match from_environment {
+        Some(text) => (text, EnvFilter::DEFAULT_ENV),
+        None => (log.filter.clone(), "log.filter"),
+    };
+    let filter = EnvFilter::builder().parse(&text).map_err(|source| LogError::Filter { text, origin, source })?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let done = if log.json {
+        subscriber.json().flatten_event(true).try_init()
+    } else {
+        subscriber.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
+    };
+    done.map_err(|_| LogError::Twice)
+}

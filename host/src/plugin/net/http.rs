@@ -1,0 +1,379 @@
+//! HTTP requests of an adapter: one pooled client, grants checked by name and, at connect, by address; bounded in time and size.
+
+use crate::plugin::PluginError;
+use crate::plugin::call::{Ended, Gate, Notes};
+use crate::plugin::denials::Denials;
+use crate::plugin::grants::{Denial, Policy, Request as Capability, authority};
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tower_service::Service;
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
+
+/// How long a connection may take to be made, within the call's own time: past it another attempt is better than more patience.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an unused connection is kept: under the idle limits of common servers and load balancers (60 s and more).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Unused connections kept for one host: as many as a publisher keeps busy at once.
+const IDLE_PER_HOST: usize = 256;
+
+/// Largest head of a response, in bytes (servers send below 8 KiB).
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+type Sent = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+
+/// The client of one adapter.
+#[derive(Debug)]
+pub(in crate::plugin) struct HttpClient {
+    client: Client<HttpsConnector<Connector>, GatedBody>,
+    policy: Arc<Policy>,
+    denials: Arc<Denials>,
+    max_body_bytes: usize,
+}
+
+impl HttpClient {
+    /// A client that trusts the system's certificate authorities and those in the policy's `tls_ca_file`.
+    pub(in crate::plugin) fn new(policy: Arc<Policy>, denials: Arc<Denials>, max_body_bytes: usize) -> Result<Self, PluginError> {
+        let used = policy.requested(Capability::Http) && !policy.grants().hosts.is_empty();
+        let roots = if used { roots(policy.grants().tls_ca_file.as_deref())? } else { rustls::RootCertStore::empty() };
+        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| PluginError::Engine(format!("TLS: {error}")))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = hyper_rustls::HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .enable_http2()
+            .wrap_connector(Connector { policy: Arc::clone(&policy) });
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .http1_max_buf_size(MAX_HEAD_BYTES)
+            .http2_max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
+            .build(connector);
+        Ok(Self { client, policy, denials, max_body_bytes })
+    }
+
+    async fn send(&self, request: Request<WasiBody>, options: RequestOptions, gate: Gate, notes: Notes) -> Sent {
+        let uri = request.uri();
+        let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
+        let host = uri.host().ok_or(Error::HttpRequestUriInvalid)?.to_owned();
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        // Credentials in the authority would end up in logs; a tunnel would get around the grants.
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(Error::HttpRequestUriInvalid);
+        }
+        if request.method() == Method::CONNECT {
+            return Err(Error::HttpRequestMethodInvalid);
+        }
+        self.policy.check_host(Capability::Http, &host, port).map_err(|denial| self.denied(&notes, &denial))?;
+
+        let limit = match (options.connect_timeout, options.first_byte_timeout) {
+            (None, None) => Duration::MAX,
+            (connect, first_byte) => connect.unwrap_or(CONNECT_TIMEOUT).saturating_add(first_byte.unwrap_or(Duration::ZERO)),
+        };
+        let limit = if options.first_byte_timeout.is_none() { Duration::MAX } else { limit };
+        let request = request.map(|body| GatedBody { body, gate: gate.clone() });
+        let answer = gate.run(tokio::time::timeout(limit.min(gate.left()), self.client.request(request))).await;
+        let response = match answer {
+            Ok(Ok(Ok(response))) => response,
+            Ok(Ok(Err(error))) => return Err(self.classify(&error, &notes, &authority(&host, port))),
+            Ok(Err(_)) | Err(Ended::Deadline | Ended::Cancelled | Ended::Lease) => return Err(Error::HttpResponseTimeout),
+        };
+        let between = options.between_bytes_timeout.unwrap_or(Duration::MAX);
+        let body = move |incoming| ResponseBody {
+            sleep: Box::pin(tokio::time::sleep_until(next_deadline(&gate, between).into())),
+            incoming,
+            left: self.max_body_bytes,
+            limit: self.max_body_bytes,
+            between,
+            gate,
+        };
+        Ok((response.map(|incoming| body(incoming).boxed_unsync()), Box::new(async { Ok(()) })))
+    }
+
+    fn denied(&self, notes: &Notes, denial: &Denial) -> Error {
+        self.denials.tell(notes, &denial.to_string());
+        match denial {
+            Denial::Host(_) | Denial::NotRequested(_) => Error::HttpRequestDenied,
+            Denial::Address(_) => Error::DestinationIpProhibited,
+        }
+    }
+
+    /// What went wrong, as the guest gets it; what an operator can do something about is noted.
+    fn classify(&self, error: &(dyn StdError + 'static), notes: &Notes, target: &str) -> Error {
+        let mut text = String::new();
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            if let Some(denial) = cause.downcast_ref::<Denial>() {
+                return self.denied(notes, denial);
+            }
+            if cause.is::<Unresolved>() {
+                return Error::DnsError { rcode: Some(cause.to_string()), info_code: None };
+            }
+            if cause.is::<Ended>() {
+                return Error::HttpResponseTimeout;
+            }
+            if let Some(error) = cause.downcast_ref::<std::io::Error>() {
+                if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                    return self.tls_failed(tls, notes, target);
+                }
+                if let Some(known) = by_kind(error.kind()) {
+                    return known;
+                }
+            }
+            if let Some(error) = cause.downcast_ref::<hyper::Error>() {
+                if error.is_parse_too_large() {
+                    return Error::HttpResponseHeaderSectionSize(u32::try_from(MAX_HEAD_BYTES).ok());
+                }
+                if error.is_parse() || error.is_parse_status() {
+                    return Error::HttpProtocolError;
+                }
+                if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
+                    return Error::ConnectionTerminated;
+                }
+            }
+            text = cause.to_string();
+            next = cause.source();
+        }
+        Error::InternalError(Some(text))
+    }
+
+    fn tls_failed(&self, error: &rustls::Error, notes: &Notes, target: &str) -> Error {
+        let certificate = matches!(error, rustls::Error::InvalidCertificate(_));
+        let hint = if certificate { " (a private authority is trusted with `tls_ca_file`)" } else { "" };
+        self.denials.tell(notes, &format!("TLS with {target} failed: {error}{hint}"));
+        if certificate { Error::TlsCertificateError } else { Error::TlsProtocolError }
+    }
+}
+
+fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
+    use std::io::ErrorKind;
+    match kind {
+        ErrorKind::ConnectionRefused => Some(Error::ConnectionRefused),
+        ErrorKind::TimedOut => Some(Error::ConnectionTimeout),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::NetworkDown => Some(Error::DestinationUnavailable),
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof => {
+            Some(Error::ConnectionTerminated)
+        }
+        _ => None,
+    }
+}
+
+/// The certificate authorities of the system, and those of the file.
+fn roots(ca_file: Option<&Path>) -> Result<rustls::RootCertStore, PluginError> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    let mut roots = rustls::RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        tracing::warn!("a system certificate authority cannot be read: {error}");
+    }
+    roots.add_parsable_certificates(system.certs);
+    if let Some(file) = ca_file {
+        let fault = |reason: String| PluginError::TlsCaFile { file: file.to_owned(), reason };
+        let certificates: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| fault(error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(fault("it has no certificate in PEM form".to_owned()));
+        }
+        for certificate in certificates {
+            roots.add(certificate).map_err(|error| fault(error.to_string()))?;
+        }
+    }
+    Ok(roots)
+}
+
+/// Makes connections: names are resolved here, and every address is checked, so a name that points somewhere else today than
+/// yesterday gains nothing by it.
+#[derive(Debug, Clone)]
+struct Connector {
+    policy: Arc<Policy>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        // A resolver of its own for each connection, because the check wants the port; it holds a pointer and a number.
+        let mut connector = HttpConnector::new_with_resolver(Resolver { policy: Arc::clone(&self.policy), port });
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        Box::pin(async move { connector.call(uri).await.map_err(Into::into) })
+    }
+}
+
+/// A name that could not be resolved.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot resolve {name}: {reason}")]
+struct Unresolved {
+    name: String,
+    reason: String,
+}
+
+#[derive(Debug, Clone)]
+struct Resolver {
+    policy: Arc<Policy>,
+    port: u16,
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let (policy, port) = (Arc::clone(&self.policy), self.port);
+        Box::pin(async move {
+            let unresolved = |reason: String| Unresolved { name: name.as_str().to_owned(), reason };
+            let found = tokio::net::lookup_host((name.as_str(), port)).await.map_err(|error| unresolved(error.to_string()))?;
+            Ok(allowed(&policy, name.as_str(), found)?.ok_or_else(|| unresolved("it has no address".to_owned()))?.into_iter())
+        })
+    }
+}
+
+/// The addresses that may be connected to; the denial of the first, if there are only others; none, if there are no addresses.
+fn allowed(policy: &Policy, name: &str, found: impl Iterator<Item = SocketAddr>) -> Result<Option<Vec<SocketAddr>>, Denial> {
+    let mut denial = None;
+    let mut kept = Vec::new();
+    for address in found {
+        match policy.check_address(name, address.ip(), address.port()) {
+            Ok(()) => kept.push(address),
+            Err(denied) => denial = denial.or(Some(denied)),
+        }
+    }
+    match (kept.is_empty(), denial) {
+        (true, Some(denial)) => Err(denial),
+        (true, None) => Ok(None),
+        (false, _) => Ok(Some(kept)),
+    }
+}
+
+/// A request body that stops when its call is over: looked at right before the bytes leave.
+struct GatedBody {
+    body: WasiBody,
+    gate: Gate,
+}
+
+impl Body for GatedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Err(ended) = self.gate.check() {
+            return Poll::Ready(Some(Err(ended.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// When the next bytes of a response must have come.
+fn next_deadline(gate: &Gate, between: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(between).map_or(gate.deadline(), |next| next.min(gate.deadline()))
+}
+
+/// A response body, bounded in bytes and in time.
+struct ResponseBody {
+    incoming: Incoming,
+    left: usize,
+    limit: usize,
+    between: Duration,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+    gate: Gate,
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if self.sleep.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(Error::ConnectionReadTimeout)));
+        }
+        let frame = match ready!(Pin::new(&mut self.incoming).poll_frame(context)) {
+            None => return Poll::Ready(None),
+            Some(Err(error)) => {
+                tracing::debug!("a response broke off: {error}");
+                return Poll::Ready(Some(Err(Error::ConnectionTerminated)));
+            }
+            Some(Ok(frame)) => frame,
+        };
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => return Poll::Ready(Some(Err(Error::HttpResponseBodySize(u64::try_from(self.limit).ok())))),
+        }
+        let next = next_deadline(&self.gate, self.between);
+        self.sleep.as_mut().reset(next.into());
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+/// What a guest's requests go through: the client if the adapter may use HTTP, and the call that it is in.
+#[derive(Debug)]
+pub(in crate::plugin) struct HttpHooks {
+    pub(in crate::plugin) client: Arc<HttpClient>,
+    pub(in crate::plugin) gate: Gate,
+    pub(in crate::plugin) notes: Notes,
+}
+
+impl WasiHttpHooks for HttpHooks {
+    /// The client writes it, from the URI.
+    fn set_host_header(&mut self) -> bool {
+        false
+    }
+
+    fn send_request(
+        &mut self,
+        request: Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _processed: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = Sent> + Send> {
+        let (client, gate, notes) = (Arc::clone(&self.client), self.gate.clone(), self.notes.clone());
+        Box::new(async move { client.send(request, options.unwrap_or_default(), gate, notes).await })
+    }
+}

@@ -1,0 +1,157 @@
+//! TCP sockets of an adapter, within the grants. UDP and listening are always denied.
+//!
+//! A guest resolves a name and connects to an address, two steps that WASI does not tie together: so the addresses of granted
+//! names are remembered, with the ports of the grants, and looked up at connect.
+
+use crate::plugin::call::Notes;
+use crate::plugin::denials::Denials;
+use crate::plugin::grants::{Policy, Request};
+use crate::plugin::state::State;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use wasmtime::component::{HasSelf, Linker, Resource};
+use wasmtime_wasi::WasiCtxBuilder;
+use wasmtime_wasi::p2::SocketError;
+use wasmtime_wasi::p2::bindings::sockets::ip_name_lookup::{self, Host, HostResolveAddressStream, ResolveAddressStream};
+use wasmtime_wasi::p2::bindings::sockets::network::{self, ErrorCode, IpAddress, Network};
+use wasmtime_wasi::p2::{DynPollable, IoError};
+use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
+
+/// Addresses remembered by one instance: a cluster has tens, and each is looked up again when it was forgotten.
+const MAX_ADDRESSES: usize = 4096;
+
+/// The TCP capability of one instance.
+#[derive(Clone)]
+pub(in crate::plugin) struct Sockets {
+    policy: Arc<Policy>,
+    denials: Arc<Denials>,
+    notes: Notes,
+    /// The granted name that each address belongs to.
+    names: Arc<Mutex<HashMap<IpAddr, String>>>,
+    /// The names of the look-ups that are open, by stream.
+    lookups: Arc<Mutex<HashMap<u32, String>>>,
+}
+
+impl Sockets {
+    pub(in crate::plugin) fn new(policy: Arc<Policy>, denials: Arc<Denials>, notes: Notes) -> Self {
+        Self { policy, denials, notes, names: Arc::default(), lookups: Arc::default() }
+    }
+
+    /// Switches on what is granted.
+    pub(in crate::plugin) fn configure(&self, builder: &mut WasiCtxBuilder) {
+        let granted = self.policy.requested(Request::Tcp) && !self.policy.grants().hosts.is_empty();
+        let sockets = self.clone();
+        builder.allow_tcp(true).allow_udp(false).allow_ip_name_lookup(granted).socket_addr_check(move |address, purpose| {
+            let allowed = sockets.allows(address, purpose);
+            Box::pin(std::future::ready(allowed))
+        });
+    }
+
+    fn allows(&self, address: SocketAddr, purpose: SocketAddrUse) -> bool {
+        match purpose {
+            // The bind that the system does on its own before a connect.
+            SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
+            SocketAddrUse::TcpConnect => self.allows_connect(address),
+            _ => {
+                self.denials.tell(&self.notes, "listening and UDP are not offered to adapters");
+                false
+            }
+        }
+    }
+
+    fn allows_connect(&self, address: SocketAddr) -> bool {
+        let (ip, port) = (address.ip().to_canonical(), address.port());
+        let name = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&ip).cloned();
+        let by_name = name.filter(|name| self.policy.ports(name).iter().any(|granted| granted.is_none_or(|granted| granted == port)));
+        let checked = match by_name {
+            Some(name) => self.policy.check_address(&name, ip, port),
+            None => self.policy.check_host(Request::Tcp, &ip.to_string(), port),
+        };
+        match checked {
+            Ok(()) => true,
+            Err(denial) => {
+                self.denials.tell(&self.notes, &denial.to_string());
+                false
+            }
+        }
+    }
+
+    fn remember(&self, name: &str, address: IpAddr) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.len() >= MAX_ADDRESSES {
+            names.clear();
+        }
+        names.insert(address.to_canonical(), name.to_owned());
+    }
+}
+
+fn address_of(address: IpAddress) -> IpAddr {
+    match address {
+        IpAddress::Ipv4(octets) => IpAddr::from(<[u8; 4]>::from(octets)),
+        IpAddress::Ipv6(segments) => IpAddr::from(<[u16; 8]>::from(segments)),
+    }
+}
+
+/// Replaces WASI's name look-up, which is all or nothing, by one that checks names.
+pub(in crate::plugin) fn add_name_lookup(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    ip_name_lookup::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+/// The look-up's errors, converted as WASI's own are.
+impl network::Host for State {
+    fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<ErrorCode> {
+        network::Host::convert_error_code(&mut self.sockets(), error)
+    }
+    fn network_error_code(&mut self, error: Resource<IoError>) -> wasmtime::Result<Option<ErrorCode>> {
+        network::Host::network_error_code(&mut self.sockets(), error)
+    }
+}
+
+impl network::HostNetwork for State {
+    fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
+        network::HostNetwork::drop(&mut self.sockets(), network)
+    }
+}
+
+impl Host for State {
+    fn resolve_addresses(&mut self, network: Resource<Network>, name: String) -> Result<Resource<ResolveAddressStream>, SocketError> {
+        let sockets = self.tcp.clone();
+        if sockets.policy.ports(&name).is_empty() && name.parse::<IpAddr>().is_err() {
+            // The port is not known yet: the denial names the one that every service of that kind has, or any.
+            let denial = sockets.policy.check_host(Request::Tcp, &name, 0).err();
+            let text = denial.map_or_else(
+                || format!("{name} is not granted"),
+                |denial| denial.to_string().replace(&format!("{name}:0"), &format!("{name}:PORT")),
+            );
+            sockets.denials.tell(&sockets.notes, &text);
+            return Err(ErrorCode::AccessDenied.into());
+        }
+        let stream = Host::resolve_addresses(&mut self.sockets(), network, name.clone())?;
+        sockets.lookups.lock().unwrap_or_else(PoisonError::into_inner).insert(stream.rep(), name);
+        Ok(stream)
+    }
+}
+
+impl HostResolveAddressStream for State {
+    fn resolve_next_address(&mut self, stream: Resource<ResolveAddressStream>) -> Result<Option<IpAddress>, SocketError> {
+        let name = self.tcp.lookups.lock().unwrap_or_else(PoisonError::into_inner).get(&stream.rep()).cloned();
+        let address = self.sockets().resolve_next_address(stream)?;
+        if let (Some(address), Some(name)) = (address, name) {
+            self.tcp.remember(&name, address_of(address));
+        }
+        Ok(address)
+    }
+
+    fn subscribe(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<Resource<DynPollable>> {
+        self.sockets().subscribe(stream)
+    }
+
+    fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
+        self.tcp.lookups.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream.rep());
+        HostResolveAddressStream::drop(&mut self.sockets(), stream)
+    }
+}

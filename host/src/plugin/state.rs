@@ -1,0 +1,185 @@
+//! What the host keeps for one instance: its WASI context, its resources, and the call that it is in.
+
+use super::bindings::{log, outbox, progress, secrets};
+use super::call::{Gate, Notes};
+use super::convert;
+use super::denials::Denials;
+use super::grants::Policy;
+use super::identity::Identity;
+use super::limits::InstanceLimits;
+use super::log::{AdapterLog, Lines, Tail};
+use super::net::http::{HttpClient, HttpHooks};
+use super::net::sockets::Sockets;
+use super::secrets::Secrets;
+use super::sql_host::OpenTransactions;
+use crate::config::model::Limits;
+use crate::domain::Outcome;
+use crate::sql::Databases;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use wasmtime::component::{HasSelf, Linker, ResourceTable};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+
+/// What all instances of an adapter share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) identity: Identity,
+    pub(super) limits: Limits,
+    pub(super) policy: Arc<Policy>,
+    pub(super) denials: Arc<Denials>,
+    pub(super) log: Arc<AdapterLog>,
+    pub(super) http: Arc<HttpClient>,
+    pub(super) databases: Databases,
+    pub(super) secrets: Secrets,
+}
+
+/// Where early outcomes of the running `publish` call go.
+#[derive(Debug)]
+pub(super) struct Reports {
+    sender: mpsc::UnboundedSender<(usize, Outcome)>,
+    /// By message: whether its outcome was reported.
+    seen: Vec<bool>,
+}
+
+impl Reports {
+    pub(super) fn new(sender: mpsc::UnboundedSender<(usize, Outcome)>, messages: usize) -> Self {
+        Self { sender, seen: vec![false; messages] }
+    }
+}
+
+/// The data of one Store.
+pub(super) struct State {
+    wasi: WasiCtx,
+    http: WasiHttpCtx,
+    hooks: HttpHooks,
+    pub(super) table: ResourceTable,
+    pub(super) limits: InstanceLimits,
+    pub(super) shared: Arc<Shared>,
+    pub(super) tcp: Sockets,
+    pub(super) gate: Gate,
+    pub(super) notes: Notes,
+    pub(super) tail: Tail,
+    output: [Lines; 2],
+    reports: Option<Reports>,
+    pub(super) transactions: OpenTransactions,
+}
+
+impl State {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let (notes, tail) = (Notes::default(), Tail::default());
+        let output = [Lines::stdout(Arc::clone(&shared.log)), Lines::stderr(Arc::clone(&shared.log), tail.clone())];
+        let tcp = Sockets::new(Arc::clone(&shared.policy), Arc::clone(&shared.denials), notes.clone());
+        let [stdout, stderr] = output.clone();
+        let mut wasi = WasiCtx::builder();
+        // No file system, no environment, no arguments, no standard input: none of it is ever added.
+        wasi.stdout(stdout).stderr(stderr);
+        tcp.configure(&mut wasi);
+        Self {
+            wasi: wasi.build(),
+            http: WasiHttpCtx::new(),
+            hooks: HttpHooks { client: Arc::clone(&shared.http), gate: Gate::shut(), notes: notes.clone() },
+            table: ResourceTable::new(),
+            limits: InstanceLimits::new(&shared.limits),
+            tcp,
+            gate: Gate::shut(),
+            notes,
+            tail,
+            output,
+            reports: None,
+            transactions: OpenTransactions::default(),
+            shared,
+        }
+    }
+
+    /// A call begins.
+    pub(super) fn begin(&mut self, gate: Gate, reports: Option<Reports>) {
+        self.notes.clear();
+        self.hooks.gate = gate.clone();
+        self.gate = gate;
+        self.reports = reports;
+    }
+
+    /// The call is over: what it left open is closed.
+    pub(super) fn end(&mut self) {
+        self.gate = Gate::shut();
+        self.hooks.gate = Gate::shut();
+        self.reports = None;
+        self.roll_back_open_transactions();
+        self.finish_output();
+    }
+
+    /// Writes what the guest printed without a line break at its end.
+    pub(super) fn finish_output(&self) {
+        self.output.iter().for_each(Lines::finish);
+        self.shared.log.report_dropped();
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for State {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
+    }
+}
+
+impl outbox::Host for State {}
+
+impl log::Host for State {
+    fn write(&mut self, level: log::Level, text: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
+        self.shared.log.write(level, &text, &fields);
+        Ok(())
+    }
+}
+
+impl secrets::Host for State {
+    async fn get(&mut self, name: String) -> wasmtime::Result<Option<String>> {
+        let granted = self.shared.policy.check_secret(&name);
+        if let Err(denial) = granted {
+            self.shared.denials.tell(&self.notes, &denial.to_string());
+            return Ok(None);
+        }
+        match self.shared.secrets.read(&name).await {
+            Ok(value) => Ok(Some(value)),
+            Err(reason) => {
+                self.shared.denials.tell(&self.notes, &reason.to_string());
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl progress::Host for State {
+    fn report(&mut self, index: u32, outcome: outbox::Outcome) -> wasmtime::Result<()> {
+        let Some(reports) = &mut self.reports else {
+            return Err(wasmtime::Error::msg("it reported an outcome outside of publish"));
+        };
+        let messages = reports.seen.len();
+        let place = usize::try_from(index).ok().and_then(|index| Some((index, reports.seen.get_mut(index)?)));
+        let Some((index, seen)) = place else {
+            return Err(wasmtime::Error::msg(format!("it reported an outcome of message {index} of a batch of {messages}")));
+        };
+        if !std::mem::replace(seen, true) {
+            let outcome = convert::outcome_noted(outcome, &self.notes);
+            // Nobody listens any more: the call was given up, and will be told so at its end.
+            let _ = reports.sender.send((index, outcome));
+        }
+        Ok(())
+    }
+}
+
+/// Everything that the host offers to every adapter. All of WASI 0.2 is there, because language runtimes import it whether they
+/// use it or not; what it can reach is a matter of grants.
+pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    super::net::sockets::add_name_lookup(linker)?;
+    outbox::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
+    log::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
+    secrets::add_to_linker::<State, HasSelf<State>>(linker, |state| state)
+}

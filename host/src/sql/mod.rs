@@ -1,0 +1,244 @@
+//! The `sql` capability: databases by name, for adapters that hold nothing but SQL.
+//!
+//! [`Databases`] knows what the operator configured and opens nothing by itself. A [`Connection`] runs lists of statements, each
+//! list in one transaction; a [`Transaction`] stays open between calls and is rolled back when it is dropped. Both come in two
+//! forms: asynchronous for the host, `..._blocking` for adapters that are plain Rust on plain threads (see [`blocking`]).
+//!
+//! `sqlite` is the only kind of database so far. Another one is another variant of the three `Backend` enums here, and of
+//! [`crate::config::model::Database`].
+
+pub mod blocking;
+mod error;
+mod sqlite;
+mod types;
+
+pub use error::{SqlError, SqlErrorCode};
+pub use types::{Access, Bounds, ColumnType, Dialect, Rows, Statement, Value, Values};
+
+use crate::config::model;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The configured databases, by name. Cheap to make and to clone; threads and files are opened at first use, shared by all
+/// clones, and closed with the last handle.
+#[derive(Debug, Clone)]
+pub struct Databases {
+    by_name: Arc<BTreeMap<String, Backend>>,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Sqlite(sqlite::Database),
+}
+
+impl Databases {
+    /// Takes the `[databases.NAME]` tables of the configuration.
+    #[must_use]
+    pub fn new(configured: &BTreeMap<String, model::Database>) -> Self {
+        let by_name = configured.iter().map(|(name, database)| {
+            let backend = match database {
+                model::Database::Sqlite(settings) => Backend::Sqlite(sqlite::Database::new(name, settings)),
+            };
+            (name.clone(), backend)
+        });
+        Self { by_name: Arc::new(by_name.collect()) }
+    }
+
+    fn backend(&self, name: &str) -> Result<&Backend, SqlError> {
+        self.by_name.get(name).ok_or_else(|| {
+            SqlError::new(
+                SqlErrorCode::Denied,
+                format!("there is no database {name:?} in the configuration: add [databases.{name}] with its url, or correct the name"),
+            )
+        })
+    }
+
+    /// Opens a database, or shares what is open already.
+    ///
+    /// # Errors
+    /// `denied` for a name that is not configured; `unavailable`, `read-only` or `busy` where the file cannot be opened. A
+    /// database that is lost later is opened again by the next call that needs it.
+    pub async fn open(&self, name: &str, access: Access) -> Result<Connection, SqlError> {
+        match self.backend(name)? {
+            Backend::Sqlite(database) => Ok(Connection { backend: ConnectionBackend::Sqlite(database.open(access).await?) }),
+        }
+    }
+
+    /// [`Databases::open`] for plain threads.
+    ///
+    /// # Errors
+    /// As [`Databases::open`].
+    pub fn open_blocking(&self, name: &str, access: Access) -> Result<Connection, SqlError> {
+        match self.backend(name)? {
+            Backend::Sqlite(database) => Ok(Connection { backend: ConnectionBackend::Sqlite(database.open_blocking(access)?) }),
+        }
+    }
+
+    /// Creates a database that does not exist yet, and says whether it did. For an operator who asks for it: nothing else in the
+    /// host creates a database.
+    ///
+    /// # Errors
+    /// `denied` for a name that is not configured; `unavailable` where it cannot be created.
+    pub async fn create(&self, name: &str) -> Result<bool, SqlError> {
+        match self.backend(name)? {
+            Backend::Sqlite(database) => database.create().await,
+        }
+    }
+
+    /// Watches a database for commits. Opens nothing: the first [`ChangeWatch::changed`] does.
+    ///
+    /// # Errors
+    /// `denied` for a name that is not configured.
+    pub fn watch(&self, name: &str) -> Result<ChangeWatch, SqlError> {
+        match self.backend(name)? {
+            Backend::Sqlite(database) => Ok(ChangeWatch { backend: WatchBackend::Sqlite(database.watch()) }),
+        }
+    }
+}
+
+/// An open database. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    backend: ConnectionBackend,
+}
+
+#[derive(Debug, Clone)]
+enum ConnectionBackend {
+    Sqlite(sqlite::Connection),
+}
+
+impl Connection {
+    /// Which SQL it speaks.
+    #[must_use]
+    pub fn dialect(&self) -> Dialect {
+        match &self.backend {
+            ConnectionBackend::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    /// Runs statements in one transaction, and commits.
+    ///
+    /// Once the statements are on their way, dropping the future does not stop them: they commit or not, as if the answer had
+    /// been lost.
+    ///
+    /// # Errors
+    /// See [`SqlErrorCode`]; nothing of the list stays in the database.
+    pub async fn execute(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match &self.backend {
+            ConnectionBackend::Sqlite(connection) => connection.execute(statements, bounds).await,
+        }
+    }
+
+    /// Starts a transaction that may write, and runs the first statements in it. Other writers wait until it ends.
+    ///
+    /// # Errors
+    /// See [`SqlErrorCode`]; the transaction is rolled back.
+    pub async fn begin(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<(Transaction, Vec<Rows>), SqlError> {
+        match &self.backend {
+            ConnectionBackend::Sqlite(connection) => {
+                let (transaction, rows) = connection.begin(statements, bounds).await?;
+                Ok((Transaction { backend: TransactionBackend::Sqlite(transaction) }, rows))
+            }
+        }
+    }
+
+    /// [`Connection::execute`] for plain threads.
+    ///
+    /// # Errors
+    /// As [`Connection::execute`].
+    pub fn execute_blocking(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match &self.backend {
+            ConnectionBackend::Sqlite(connection) => connection.execute_blocking(statements, bounds),
+        }
+    }
+
+    /// [`Connection::begin`] for plain threads.
+    ///
+    /// # Errors
+    /// As [`Connection::begin`].
+    pub fn begin_blocking(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<(Transaction, Vec<Rows>), SqlError> {
+        match &self.backend {
+            ConnectionBackend::Sqlite(connection) => {
+                let (transaction, rows) = connection.begin_blocking(statements, bounds)?;
+                Ok((Transaction { backend: TransactionBackend::Sqlite(transaction) }, rows))
+            }
+        }
+    }
+}
+
+/// An open transaction. Dropping it rolls back, and so does any error.
+#[derive(Debug)]
+pub struct Transaction {
+    backend: TransactionBackend,
+}
+
+#[derive(Debug)]
+enum TransactionBackend {
+    Sqlite(sqlite::Transaction),
+}
+
+impl Transaction {
+    /// Runs further statements.
+    ///
+    /// # Errors
+    /// See [`SqlErrorCode`]; the transaction is rolled back, and later calls say so.
+    pub async fn execute(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match &mut self.backend {
+            TransactionBackend::Sqlite(transaction) => transaction.execute(statements, bounds).await,
+        }
+    }
+
+    /// Runs the last statements and commits.
+    ///
+    /// # Errors
+    /// See [`SqlErrorCode`]; the transaction is rolled back.
+    pub async fn commit(self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match self.backend {
+            TransactionBackend::Sqlite(transaction) => transaction.commit(statements, bounds).await,
+        }
+    }
+
+    /// [`Transaction::execute`] for plain threads.
+    ///
+    /// # Errors
+    /// As [`Transaction::execute`].
+    pub fn execute_blocking(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match &mut self.backend {
+            TransactionBackend::Sqlite(transaction) => transaction.execute_blocking(statements, bounds),
+        }
+    }
+
+    /// [`Transaction::commit`] for plain threads.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub fn commit_blocking(self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        match self.backend {
+            TransactionBackend::Sqlite(transaction) => transaction.commit_blocking(statements, bounds),
+        }
+    }
+}
+
+/// Tells whether a database has changed.
+#[derive(Debug)]
+pub struct ChangeWatch {
+    backend: WatchBackend,
+}
+
+#[derive(Debug)]
+enum WatchBackend {
+    Sqlite(sqlite::ChangeWatch),
+}
+
+impl ChangeWatch {
+    /// Whether any connection, of this process or another, has committed since the last call. The first call says yes, and so
+    /// does the first one after the file was replaced: nothing is known of what came before.
+    ///
+    /// # Errors
+    /// `unavailable` or `busy`, where the file cannot be read now. Later calls try again.
+    pub async fn changed(&mut self) -> Result<bool, SqlError> {
+        match &mut self.backend {
+            WatchBackend::Sqlite(watch) => watch.changed().await,
+        }
+    }
+}

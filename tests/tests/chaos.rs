@@ -1,0 +1,22 @@
+//! Short forms of the long runs; `cargo xtask chaos` has the long ones.
+
+use anyhow::Result;
+use outhaul_tests::chaos;
+use std::time::Duration;
+
+/// Any seed must do: the one of a failed run is in its message.
+fn seed() -> u64 {
+    rand::random()
+}
+
+#[test]
+fn killed_again_and_again_nothing_is_lost_or_out_of_order() -> Result<()> {
+    println!("{}", chaos::kill(12, seed(), |_| {})?);
+    Ok(())
+}
+
+#[test]
+fn two_hosts_on_one_file_killed_and_frozen_past_their_leases() -> Result<()> {
+    println!("{}", chaos::two_hosts(Duration::from_secs(12), seed(), |_| {})?);
+    Ok(())
+}

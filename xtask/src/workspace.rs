@@ -1,0 +1,94 @@
+//! Where things are in this checkout, and how cargo and the built programs are run.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The target of every adapter.
+pub(crate) const GUEST_TARGET: &str = "wasm32-wasip2";
+
+/// What `cargo metadata` tells.
+#[derive(Deserialize)]
+pub(crate) struct Workspace {
+    /// The checkout.
+    #[serde(rename = "workspace_root")]
+    pub(crate) root: PathBuf,
+    /// Where cargo builds, wherever its configuration puts that.
+    #[serde(rename = "target_directory")]
+    pub(crate) target: PathBuf,
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+}
+
+impl Workspace {
+    pub(crate) fn find() -> Result<Self> {
+        let output = Command::new(cargo())
+            .args(["metadata", "--format-version=1", "--no-deps", "--quiet"])
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .context("cannot run `cargo metadata`")?;
+        if !output.status.success() {
+            bail!("`cargo metadata` failed ({})", output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("cannot read the output of `cargo metadata`")
+    }
+
+    /// Names of the packages in a folder of the checkout.
+    pub(crate) fn packages_under(&self, folder: &str) -> Vec<&str> {
+        let folder = self.root.join(folder);
+        self.packages.iter().filter(|package| package.manifest_path.starts_with(&folder)).map(|package| package.name.as_str()).collect()
+    }
+
+    /// Where the components of the adapters are put.
+    pub(crate) fn plugins(&self) -> PathBuf {
+        self.target.join("plugins")
+    }
+
+    /// Where the components of the test fixtures are put.
+    pub(crate) fn fixtures(&self) -> PathBuf {
+        self.target.join("fixtures")
+    }
+
+    /// Runs cargo in the checkout and fails if it does.
+    pub(crate) fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+        self.run(&cargo(), arguments)
+    }
+
+    /// Runs a program of the crate `outhaul-tests`, built before.
+    pub(crate) fn start(&self, program: &str, arguments: &[OsString]) -> Result<()> {
+        let path = self.target.join("debug").join(format!("{program}{}", std::env::consts::EXE_SUFFIX));
+        self.run(path.as_os_str(), arguments)
+    }
+
+    fn run<A: AsRef<OsStr>>(&self, program: &OsStr, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.root).env("OUTHAUL_PLUGINS", self.plugins()).env("OUTHAUL_FIXTURES", self.fixtures());
+        let status = command.status().with_context(|| format!("cannot run {}", Path::new(program).display()))?;
+        if !status.success() {
+            bail!("{command:?} failed ({status})");
+        }
+        Ok(())
+    }
+}
+
+/// The cargo that runs this program.
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Says what is done, does it, and says how long it took.
+pub(crate) fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("==> {what}");
+    let start = Instant::now();
+    let result = work().with_context(|| format!("step failed: {what}"))?;
+    eprintln!("    {what}: {:.1} s", start.elapsed().as_secs_f64());
+    Ok(result)
+}
