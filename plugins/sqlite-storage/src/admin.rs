@@ -43,7 +43,12 @@ impl<D: Database> Outbox<D> {
         let state = |state| state_condition(&ready.layout, state);
         let mut parameters = vec![Value::Integer(after), Value::Integer(i64::from(limit))];
         let conditions = conditions(ready, filter, filter.state.map(state).as_deref(), &mut parameters);
-        let rows = format!("FROM {} WHERE {} > ?1{conditions} ORDER BY {} LIMIT ?2", sql.from(""), sql.order(), sql.order());
+        let rows = format!(
+            "FROM {} WHERE {order} > ?1{}{conditions} ORDER BY {order} LIMIT ?2",
+            sql.from(""),
+            sql.usable_id(),
+            order = sql.order()
+        );
         let (integer, bytes) = (ColumnType::Integer, ColumnType::Bytes);
         let [code, error, due_in] = row_columns(&ready.layout);
         let statements = vec![
