@@ -142,8 +142,13 @@ impl<'a> crate::publish::Transport<'a> for WasiTransport<'a> {
         ended
     }
 
-    fn cancel(&mut self, index: usize) {
-        self.exchanges.retain(|exchange| exchange.index != index);
+    fn cancel(&mut self, index: usize) -> Option<Answer> {
+        let position = self.exchanges.iter().position(|exchange| exchange.index == index)?;
+        match self.exchanges.swap_remove(position).receiving {
+            // A good answer that is still here has not been given the whole request: it may not count.
+            Receiving::Body { answer, .. } | Receiving::Ended(answer) if !is_success(&answer) => Some(answer),
+            _ => None,
+        }
     }
 }
 
