@@ -309,10 +309,7 @@ fn fault(error: ErrorCode) -> Fault {
         ErrorCode::ConnectionReadTimeout | ErrorCode::ConnectionWriteTimeout | ErrorCode::HttpResponseTimeout => {
             Fault::Timeout("no answer in time".into())
         }
-        ErrorCode::DnsError(payload) => {
-            let rcode = payload.rcode.map(|rcode| format!(" ({rcode})")).unwrap_or_default();
-            Fault::Network(format!("the name could not be resolved{rcode}"))
-        }
+        ErrorCode::DnsError(payload) => Fault::Network(payload.rcode.unwrap_or_else(|| "the name cannot be resolved".into())),
         ErrorCode::DestinationNotFound => Fault::Network("no such host".into()),
         ErrorCode::DestinationUnavailable | ErrorCode::DestinationIpUnroutable => Fault::Network("not reachable".into()),
         ErrorCode::ConnectionRefused => Fault::Network("connection refused".into()),
