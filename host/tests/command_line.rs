@@ -1,4 +1,5 @@
 //! The binary as a user meets it: exit codes, and errors that are told once and say what to do. Needs no component.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::string_slice, reason = "a test may stop at the first surprise")]
 
 use std::net::TcpListener;
 use std::path::Path;

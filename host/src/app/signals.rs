@@ -51,3 +51,38 @@ fn asked(signal: &str, shutdown: &Shutdown) {
     tracing::info!(signal, "finishing what is in flight; a second signal ends at once");
     shutdown.graceful.cancel();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal as Raise, getpid, kill_process};
+
+    /// Longest wait for what must come at once.
+    const SOON: Duration = Duration::from_secs(10);
+
+    // One test: signals reach every handler of the process.
+    #[tokio::test]
+    async fn hangup_wakes_the_first_signal_is_graceful_and_the_second_is_not() {
+        let (shutdown, wake) = (Shutdown::default(), Arc::new(Notify::new()));
+        let signals = Signals::install().unwrap();
+        let watching = tokio::spawn(signals.watch(shutdown.clone(), vec![Arc::clone(&wake)], Duration::from_secs(3600)));
+        kill_process(getpid(), Raise::HUP).unwrap();
+        tokio::time::timeout(SOON, wake.notified()).await.expect("SIGHUP woke nobody");
+        assert!(!shutdown.graceful.is_cancelled());
+        kill_process(getpid(), Raise::TERM).unwrap();
+        tokio::time::timeout(SOON, shutdown.graceful.cancelled()).await.expect("SIGTERM was not heard");
+        assert!(!shutdown.forced.is_cancelled());
+        kill_process(getpid(), Raise::INT).unwrap();
+        tokio::time::timeout(SOON, shutdown.forced.cancelled()).await.expect("the second signal was not heard");
+        watching.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_grace_ends() {
+        let shutdown = Shutdown::default();
+        shutdown.graceful.cancel();
+        let signals = Signals::install().unwrap();
+        tokio::time::timeout(SOON, signals.watch(shutdown.clone(), Vec::new(), Duration::ZERO)).await.expect("it never ends");
+        assert!(shutdown.forced.is_cancelled());
+    }
+}

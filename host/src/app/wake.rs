@@ -59,3 +59,43 @@ pub(super) async fn run(mut watch: ChangeWatch, interval: Duration, wake: Arc<No
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::sql::{Access, Bounds, Statement};
+    use std::path::Path;
+
+    const CONFIG: &str =
+        "databases.main.url = 'sqlite:a.db'\ndatabases.other.url = 'sqlite:b.db'\nstorages.s = { plugin = 'p', database = 'main' }";
+
+    #[test]
+    fn only_a_granted_database_that_can_be_watched_is_watched() {
+        let config = config::parse(CONFIG, Path::new("x.toml")).unwrap();
+        let databases = Databases::new(&config.databases);
+        let watched = |source| watch(&source, &config.storages["s"], &databases).is_some();
+        assert!(watched(WakeSource::DataVersion("main".into())));
+        assert!(!watched(WakeSource::DataVersion("other".into())), "not granted");
+        assert!(!watched(WakeSource::DataVersion("none".into())), "not there");
+        assert!(!watched(WakeSource::Notification { database: "main".into(), channel: "c".into() }), "SQLite cannot notify");
+        assert!(!watched(WakeSource::None));
+    }
+
+    #[tokio::test]
+    async fn a_commit_wakes() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config::parse(CONFIG, &folder.path().join("x.toml")).unwrap();
+        let databases = Databases::new(&config.databases);
+        assert!(databases.create("main").await.unwrap());
+        let (mut watch, wake) = (databases.watch("main").unwrap(), Arc::new(Notify::new()));
+        // What came before is not known: the first look says yes.
+        assert!(watch.changed().await.unwrap());
+        let watching = tokio::spawn(run(watch, Duration::from_millis(1), Arc::clone(&wake)));
+        let producer = databases.open("main", Access::ReadWrite).await.unwrap();
+        let change = vec![Statement::new("CREATE TABLE t (id INTEGER)")];
+        producer.execute(change, Bounds::within(Duration::from_secs(10), 1000)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), wake.notified()).await.expect("the commit woke nobody");
+        watching.abort();
+    }
+}

@@ -8,10 +8,11 @@ use ipnet::IpNet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Linear memory of a 32-bit component ends here.
-const MAX_MEMORY: u64 = 4 << 30;
+/// An engine's stack, globals and tables alone take close to 1 MiB: with less, a slip of the unit ("256KB") would read as a broken
+/// adapter. Linear memory of a 32-bit component ends at 4 GiB.
+const MEMORY: Range = Range { min: 1 << 20, max: 4 << 30 };
 /// Offsets in columns are 32 bits.
-const MAX_RETURNED: u64 = (4 << 30) - 1;
+const BYTES: Range = Range { min: 1, max: (4 << 30) - 1 };
 /// Each lane holds an instance with memory of its own.
 const LANES: Range = Range { min: 1, max: 256 };
 /// Beyond a few hundred nothing is gained; this bounds the memory that one call takes.
@@ -61,7 +62,7 @@ pub(super) fn publisher(name: &str, section: Section<'_>, names: &Names<'_>) -> 
     let common = common(&section, names);
     let lanes = section.number("lanes", 4usize, LANES).value;
     let batch = section.number("batch", 100usize, BATCH).value;
-    let batch_bytes = section.size("batch_bytes", 4 << 20, MAX_RETURNED);
+    let batch_bytes = section.size("batch_bytes", 4 << 20, BYTES);
     let memory = common.memory;
     if batch_bytes.value >= memory.value {
         let text = format!(
@@ -69,7 +70,8 @@ pub(super) fn publisher(name: &str, section: Section<'_>, names: &Names<'_>) -> 
             batch_bytes.shown_size(),
             memory.shown_size()
         );
-        section.problem(batch_bytes.at, "batch_bytes", text);
+        let (at, key) = if batch_bytes.written { (batch_bytes.at, "batch_bytes") } else { (memory.at, "limits.memory") };
+        section.problem(at, key, text);
     }
     section.finish();
     let publisher = Publisher { adapter: common.adapter(name)?, lanes, batch, batch_bytes: batch_bytes.value };
@@ -119,13 +121,9 @@ fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
 
     let defaults = Limits::default();
     let limits = section.section("limits");
-    let memory = limits.size("memory", defaults.memory_bytes, MAX_MEMORY);
+    let memory = limits.size("memory", defaults.memory_bytes, MEMORY);
     let call_timeout = limits.duration("call_timeout", defaults.call_timeout, false);
-    let returned_bytes = limits.size("returned_bytes", defaults.returned_bytes, MAX_RETURNED);
-    // An engine's stack, globals and tables alone take more: a slip of the unit ("256KB") would read as a broken adapter.
-    if memory.value < 1 << 20 {
-        limits.problem(memory.at, "memory", format!("is {}: an adapter needs 1MiB at least", memory.shown_size()));
-    }
+    let returned_bytes = limits.size("returned_bytes", defaults.returned_bytes, BYTES);
     limits.finish();
 
     Common {

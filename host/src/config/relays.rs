@@ -14,7 +14,9 @@ const IN_FLIGHT: Range = Range { min: 1, max: 10_000_000 };
 const ANY: Range = Range { min: 0, max: u32::MAX as u64 };
 const PROBES: Range = Range { min: 1, max: 10_000 };
 /// Offsets in columns are 32 bits.
-const MAX_MESSAGE: u64 = (4 << 30) - 1;
+const MESSAGE_BYTES: Range = Range { min: 1, max: (4 << 30) - 1 };
+/// Far over the memory of any machine that this runs on.
+const IN_FLIGHT_BYTES: Range = Range { min: 1, max: 1 << 40 };
 
 /// What relays are checked against.
 pub(super) struct Adapters<'a> {
@@ -62,8 +64,8 @@ fn relay(section: Section<'_>, name: Option<Located<&str>>, storage: Option<Loca
     let routes = routes(&section, adapters);
     let batch = section.number("batch", 500u32, BATCH);
     let in_flight = section.number("in_flight", 5000usize, IN_FLIGHT);
-    let in_flight_bytes = section.size("in_flight_bytes", 64 << 20, u64::MAX);
-    let max_message_bytes = section.size("max_message_bytes", 8 << 20, MAX_MESSAGE);
+    let in_flight_bytes = section.size("in_flight_bytes", 64 << 20, IN_FLIGHT_BYTES);
+    let max_message_bytes = section.size("max_message_bytes", 8 << 20, MESSAGE_BYTES);
     let lease = section.duration("lease", seconds(60), false);
     let max_attempts = section.number("max_attempts", 10u32, ANY);
     let backoff = backoff(section.section("backoff"));
@@ -100,8 +102,8 @@ fn relay(section: Section<'_>, name: Option<Located<&str>>, storage: Option<Loca
                 publisher.publisher.adapter.name,
                 publisher.memory.shown_size()
             );
-            let at = if max_message_bytes.written { max_message_bytes.at } else { publisher.memory.at };
-            section.problem(at, "max_message_bytes", text);
+            let other = publisher.memory.with(format!("publishers.{}.limits.memory", publisher.publisher.adapter.name));
+            blame(&section, max_message_bytes.with("max_message_bytes"), other, text);
             break;
         }
     }
@@ -133,8 +135,7 @@ fn against_storage(section: &Section<'_>, storage: &StorageEntry, lease: Located
             lease.shown(),
             call_timeout.shown()
         );
-        let at = if lease.written || !call_timeout.written { lease.at } else { call_timeout.at };
-        section.problem(at, "lease", text);
+        blame(section, lease.with("lease"), call_timeout.with(format!("storages.{name}.limits.call_timeout")), text);
     }
     if max_message_bytes.value >= returned.value {
         let text = format!(
@@ -142,8 +143,16 @@ fn against_storage(section: &Section<'_>, storage: &StorageEntry, lease: Located
             max_message_bytes.shown_size(),
             returned.shown_size()
         );
-        let at = if max_message_bytes.written || !returned.written { max_message_bytes.at } else { returned.at };
-        section.problem(at, "max_message_bytes", text);
+        blame(section, max_message_bytes.with("max_message_bytes"), returned.with(format!("storages.{name}.limits.returned_bytes")), text);
+    }
+}
+
+/// Reports a contradiction at the one of two keys that was written; where both were, at the relay's.
+fn blame(section: &Section<'_>, own: Located<&str>, other: Located<String>, text: String) {
+    if own.written || !other.written {
+        section.problem(own.at, own.value, text);
+    } else {
+        section.problem_elsewhere(other.at, other.value, text);
     }
 }
 

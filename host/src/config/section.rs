@@ -92,6 +92,11 @@ impl<'a> Section<'a> {
         self.report.add(at, self.key(key), text);
     }
 
+    /// Notes a problem with a key of another section, given by its whole path.
+    pub(super) fn problem_elsewhere(&self, at: usize, path: String, text: String) {
+        self.report.add(at, path, text);
+    }
+
     /// Notes a problem with the section itself.
     pub(super) fn problem_here(&self, text: impl Into<String>) {
         self.report.add(self.at, self.path.clone(), text);
@@ -231,24 +236,23 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A size in bytes, at least 1 and at most `max`.
-    pub(super) fn size(&self, key: &'static str, default: usize, max: u64) -> Located<usize> {
+    /// A size in bytes, within a range.
+    pub(super) fn size(&self, key: &'static str, default: usize, range: Range) -> Located<usize> {
         let Some((at, value)) = self.raw(key) else { return self.default(default) };
         let bytes = match value {
             DeValue::String(text) => units::size(text),
-            DeValue::Integer(integer) => {
-                u64::from_str_radix(integer.as_str(), integer.radix()).map_err(|_| format!("is {integer}: a size is not negative"))
-            }
+            DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix())
+                .map_err(|_| format!("is {integer}: write a number of bytes, or a size such as \"64MiB\"")),
             other => {
                 self.wrong_type(at, key, other, "a size such as \"64MiB\", or a number of bytes,");
                 return self.default(default);
             }
         };
         match bytes.map(|bytes| (bytes, usize::try_from(bytes))) {
-            Ok((0, _)) => self.problem(at, key, "is zero: it must be larger"),
-            Ok((bytes, Ok(value))) if bytes <= max => return Located { value, at, written: true },
+            Ok((bytes, Ok(value))) if (range.min..=range.max).contains(&bytes) => return Located { value, at, written: true },
             Ok((bytes, _)) => {
-                self.problem(at, key, format!("is {}: it may be {} at most", units::show_size(bytes), units::show_size(max)));
+                let (min, max) = (units::show_size(range.min), units::show_size(range.max));
+                self.problem(at, key, format!("is {}: write a size from {min} to {max}", units::show_size(bytes)));
             }
             Err(error) => self.problem(at, key, error),
         }

@@ -5,7 +5,7 @@ use outhaul::config::model::{Adapter, Database, Grants, HostGrant, Limits, Publi
 use outhaul::domain::{Batch, Failure, NewMessage, Outcome};
 use outhaul::metrics::Metrics;
 use outhaul::plugin::{PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
-use outhaul::ports::{ClaimRequest, PublishCall, Publisher};
+use outhaul::ports::{ClaimRequest, LeaseEnd, PublishCall, Publisher};
 use outhaul::sql::Databases;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,8 @@ pub fn batch(payloads: &[&str]) -> Batch {
 
 pub fn call(deadline: Duration) -> (PublishCall, mpsc::UnboundedReceiver<(usize, Outcome)>) {
     let (reports, received) = mpsc::unbounded_channel();
-    (PublishCall { deadline, reports, cancel: CancellationToken::new() }, received)
+    let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now() + deadline));
+    (PublishCall { deadline, reports, cancel: CancellationToken::new(), lease }, received)
 }
 
 /// Publishes, and returns what came of it with the reports that came before.

@@ -24,3 +24,30 @@ pub(super) fn create(settings: &Settings) -> Result<bool, SqlError> {
     connection.pragma_update(None, "journal_mode", "wal").map_err(|error| failed(error.to_string()))?;
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::model::{Database, Sqlite};
+    use crate::sql::{Databases, SqlErrorCode};
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    fn databases(path: PathBuf) -> Databases {
+        Databases::new(&BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true }))]))
+    }
+
+    #[tokio::test]
+    async fn a_file_is_created_once_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.db");
+        assert!(databases(path.clone()).create("main").await.unwrap());
+        let mode: String = rusqlite::Connection::open(&path).unwrap().query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+        assert_eq!(mode, "wal");
+        std::fs::write(&path, "somebody's").unwrap();
+        assert!(!databases(path.clone()).create("main").await.unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+        let error = databases(folder.path().join("none/a.db")).create("main").await.unwrap_err();
+        assert!(error.code == SqlErrorCode::Unavailable && error.detail.contains("none/a.db"), "{}", error.detail);
+        assert_eq!(databases(path).create("other").await.unwrap_err().code, SqlErrorCode::Denied);
+    }
+}
