@@ -4,7 +4,7 @@
 //! the schema). Connections are shared by the adapters that were granted the same database, so whatever would outlive the
 //! transaction on the connection (attached files, settings, temporary tables) is refused as well.
 
-use rusqlite::hooks::{AuthAction, Authorization};
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +13,9 @@ const PRAGMAS: [&str; 7] = ["data_version", "foreign_key_list", "index_info", "i
 
 /// Functions that reach out of the database. SQLite has them switched off; they are refused by name in case a build has not.
 const FUNCTIONS: [&str; 5] = ["edit", "fts3_tokenizer", "load_extension", "readfile", "writefile"];
+
+const NO_TEMPORARY: &str =
+    "temporary tables, views, indexes and triggers are not allowed: they would stay on a connection that others share";
 
 /// The judge of one connection.
 #[derive(Debug, Default)]
@@ -33,11 +36,11 @@ impl Guard {
     }
 
     /// SQLite's question.
-    pub(super) fn judge(&self, action: AuthAction<'_>) -> Authorization {
+    pub(super) fn judge(&self, context: AuthContext<'_>) -> Authorization {
         if self.host.load(Ordering::Relaxed) {
             return Authorization::Allow;
         }
-        match refuse(action) {
+        match refuse(context) {
             None => Authorization::Allow,
             Some(reason) => {
                 *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
@@ -53,8 +56,8 @@ impl Guard {
 }
 
 /// The reason why a guest may not do this; none: it may.
-fn refuse(action: AuthAction<'_>) -> Option<String> {
-    match action {
+fn refuse(context: AuthContext<'_>) -> Option<String> {
+    match context.action {
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some(
             "ATTACH, DETACH and VACUUM INTO are not allowed: an adapter works on the database that it opened, and on no other".to_owned(),
         ),
@@ -71,9 +74,18 @@ fn refuse(action: AuthAction<'_>) -> Option<String> {
         AuthAction::CreateTempIndex { .. }
         | AuthAction::CreateTempTable { .. }
         | AuthAction::CreateTempTrigger { .. }
-        | AuthAction::CreateTempView { .. } => Some(
-            "temporary tables, views, indexes and triggers are not allowed: they would stay on a connection that others share".to_owned(),
-        ),
+        | AuthAction::CreateTempView { .. } => Some(NO_TEMPORARY.to_owned()),
+        // `CREATE TABLE temp.t` is temporary as well, though SQLite does not call it so here.
+        AuthAction::CreateIndex { .. }
+        | AuthAction::CreateTable { .. }
+        | AuthAction::CreateTrigger { .. }
+        | AuthAction::CreateView { .. }
+        | AuthAction::CreateVtable { .. }
+        | AuthAction::Insert { .. }
+            if context.database_name.is_some_and(|name| name.eq_ignore_ascii_case("temp")) =>
+        {
+            Some(NO_TEMPORARY.to_owned())
+        }
         // An action that this build of the host does not know cannot be judged.
         AuthAction::Unknown { code, .. } => Some(format!("the action {code} is not known to the host")),
         _ => None,

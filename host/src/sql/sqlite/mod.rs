@@ -3,7 +3,8 @@
 //! SQLite blocks, has one writer a file, and hands out rows by pointer. So each database has a thread for its one writing
 //! connection and a thread for its one reading connection (a reader in WAL mode never waits for a writer); a call is a job sent
 //! to a thread and one answer, however many statements it holds, and columns are packed on that thread straight from the
-//! statement. Measured: that is 1.3 to 1.6 times as fast as rows crossing threads one by one.
+//! statement. Measured: 1.2 to 1.5 times as many messages a second as rows that cross threads through a channel. The hop itself
+//! costs about 0.1 ms there and back (`tests/cost.rs`, two busy cores), a look for changes 0.05 ms.
 //!
 //! * `busy`: waiting for the locks of others, up to the call's deadline.
 //! * `fault`: SQLite's error codes in our words.

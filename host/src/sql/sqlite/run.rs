@@ -64,13 +64,8 @@ impl Budget {
 }
 
 fn one(open: &Open, settings: &Settings, statement: &Statement, budget: &mut Budget) -> Result<Rows, Fault> {
-    let mut prepared = open.connection.prepare_cached(&statement.sql).map_err(|error| {
-        let fault = Fault::of(&error, Stage::Prepare, settings);
-        match (fault.error.code, open.guard.take_refusal()) {
-            (SqlErrorCode::Denied, Some(reason)) => Fault::harmless(SqlErrorCode::Denied, reason),
-            _ => fault,
-        }
-    })?;
+    let mut prepared =
+        open.connection.prepare_cached(&statement.sql).map_err(|error| refused(open, Fault::of(&error, Stage::Prepare, settings)))?;
     let found = prepared.column_count();
     if found != statement.columns.len() {
         // The kept form may be older than the schema.
@@ -87,7 +82,7 @@ fn one(open: &Open, settings: &Settings, statement: &Statement, budget: &mut Bud
     let mut count: u64 = 0;
     {
         let mut rows = prepared.raw_query();
-        while let Some(row) = rows.next().map_err(|error| Fault::of(&error, Stage::Run, settings))? {
+        while let Some(row) = rows.next().map_err(|error| refused(open, Fault::of(&error, Stage::Run, settings)))? {
             count += 1;
             for (index, column) in columns.iter_mut().enumerate() {
                 push(column, row, index, budget, settings)?;
@@ -106,6 +101,15 @@ fn one(open: &Open, settings: &Settings, statement: &Statement, budget: &mut Bud
         }
     }
     Ok(Rows { changed, columns })
+}
+
+/// Says why, if it was the guard that refused: SQLite says no more than "not authorized", and not always with the same code. Table-valued
+/// pragmas are judged while the statement runs.
+fn refused(open: &Open, fault: Fault) -> Fault {
+    match open.guard.take_refusal() {
+        Some(reason) => Fault::harmless(SqlErrorCode::Denied, reason),
+        None => fault,
+    }
 }
 
 fn bind(prepared: &mut CachedStatement<'_>, parameters: &[Value], settings: &Settings) -> Result<(), Fault> {

@@ -4,7 +4,7 @@ use super::super::connection::{Role, Session, Settings};
 use super::super::fault::Stage;
 use super::{Fixture, create, databases, found, insert, run, select};
 use crate::config::model;
-use crate::sql::{Access, SqlErrorCode};
+use crate::sql::{Access, ColumnType, SqlErrorCode, Statement};
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -99,6 +99,23 @@ async fn a_damaged_file_is_reported_and_used_again_when_it_is_restored() {
     file.seek(SeekFrom::Start(0)).unwrap();
     file.write_all(&backup).unwrap();
     assert_eq!(found(&[run(&connection, select()).await.unwrap()]), 50);
+}
+
+#[tokio::test]
+async fn a_file_cut_short_is_an_error_of_the_call_and_not_the_end_of_the_process() {
+    let fixture = Fixture::wal();
+    fixture
+        .other()
+        .execute_batch("CREATE TABLE large (v); INSERT INTO large VALUES (zeroblob(1000000)); PRAGMA wal_checkpoint(TRUNCATE)")
+        .unwrap();
+    let writer = fixture.open().await;
+    let reader = fixture.databases.open("main", Access::ReadOnly).await.unwrap();
+    // With a commit in the log SQLite takes the size of the database from there, and not from the file.
+    run(&writer, insert(1)).await.unwrap();
+    run(&reader, select()).await.unwrap();
+    fs::OpenOptions::new().write(true).open(&fixture.path).unwrap().set_len(3 * 4096).unwrap();
+    let error = run(&reader, Statement::new("SELECT hex(v) FROM large").returning([ColumnType::Text])).await.unwrap_err();
+    assert_eq!(error.code, SqlErrorCode::Unavailable, "{error}");
 }
 
 #[test]
