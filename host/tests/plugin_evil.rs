@@ -37,7 +37,7 @@ async fn a_publisher_that_attacks_is_contained() {
         ("return 8388608", "publish handed over more than 1 MiB at once (limits.returned_bytes)"),
         ("panic", "publish panicked (unreachable code); stderr: about to panic"),
         ("recurse", "publish overflowed its stack"),
-        ("exit", "publish exited with status 3"),
+        ("exit", "publish exited with status 1"),
         ("few", "publish returned 1 outcomes for 2 messages"),
         ("many", "publish returned 3 outcomes for 2 messages"),
         ("report 2", "publish trapped: it reported an outcome of message 2 of a batch of 2"),
