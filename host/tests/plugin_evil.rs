@@ -132,7 +132,7 @@ async fn a_response_is_bounded_in_bytes_and_in_time() {
     let head = receiver(&format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 0\r\n\r\n", "y".repeat(200_000))).await;
     let silent = receiver("").await;
     for (attack, receiver, expected) in [
-        ("http (large body)", &large, "HttpResponseBodySize"),
+        ("http (large body)", &large, "body size exceeds limit: 1048576 bytes"),
         ("http (large head)", &head, "HttpResponseHeaderSectionSize"),
         ("http (no answer)", &silent, "publish was ended: its time was over"),
     ] {
