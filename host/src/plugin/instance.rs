@@ -79,15 +79,15 @@ impl Call {
     }
 }
 
-/// An instance in a call. Dropped before the call ended well, it takes the instance with it.
-struct CheckedOut<'a, W: World> {
+/// Counts an instance as lost, unless its call ended well: also where the call's future is dropped.
+struct Loss<'a, W: World> {
     adapter: &'a Adapter<W>,
-    opened: Option<Opened<W>>,
+    averted: bool,
 }
 
-impl<W: World> Drop for CheckedOut<'_, W> {
+impl<W: World> Drop for Loss<'_, W> {
     fn drop(&mut self) {
-        if self.opened.take().is_some() {
+        if !self.averted {
             let labels = AdapterLabels { adapter: self.adapter.shared.identity.name.clone() };
             self.adapter.metrics.adapter_restarts.get_or_create(&labels).inc();
         }
@@ -123,28 +123,24 @@ impl<W: World> Adapter<W> {
         if let Some(lease) = call.lease {
             gate = gate.under(lease);
         }
-        let Ok(Ok(permit)) = gate.run(self.permits.acquire()).await else {
-            return Err(self.shared.failure(FailureCode::Timeout, call.name, "did not start: every instance was busy", None));
-        };
+        // Held until the end; the semaphore is never closed.
+        let _permit = gate.run(self.permits.acquire()).await.map_err(|ended| {
+            self.shared.failure(FailureCode::Timeout, call.name, &format!("did not start: {ended} while every instance was busy"), None)
+        })?;
         let free = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let opened = match free {
+        let mut opened = match free {
             Some(opened) => opened,
             None => self.make(&gate).await?.0,
         };
-        let mut instance = CheckedOut { adapter: self, opened: Some(opened) };
-        let Some(opened) = instance.opened.as_mut() else {
-            return Err(self.shared.failure(FailureCode::Unavailable, call.name, "did not start: it lost its instance", None));
-        };
+        let mut loss = Loss { adapter: self, averted: false };
         opened.store.data_mut().begin(gate.clone(), call.reports);
         self.count(call.name);
         // The deadline counts in ticks from the engine's epoch, which has moved on since the last call.
         opened.store.set_epoch_deadline(1);
         let ended = gate.run(run(&opened.exports, &mut opened.store)).await;
         let result = self.judge(call.name, ended, opened.store.data())?;
-        if let Some(opened) = instance.opened.take() {
-            self.keep(opened);
-        }
-        drop(permit);
+        loss.averted = true;
+        self.keep(opened);
         Ok(result)
     }
 

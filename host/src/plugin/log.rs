@@ -278,7 +278,7 @@ mod tests {
         let lines = Lines::stderr(Arc::new(AdapterLog::new(identity(), Metrics::new())), tail.clone());
         lines.push(b"one\ntw");
         lines.push(b"o\n\n\xff\0\n");
-        lines.push(&vec![b'x'; 3 * MAX_LINE]);
+        lines.push(&vec![b'x'; 2 * MAX_LINE]);
         lines.push(b"end");
         lines.finish();
         let kept = tail.take();

@@ -51,7 +51,7 @@ impl Sockets {
     fn allows(&self, address: SocketAddr, purpose: SocketAddrUse) -> bool {
         match purpose {
             // The bind that the system does on its own before a connect.
-            SocketAddrUse::TcpBind => address.ip().is_unspecified() && address.port() == 0,
+            SocketAddrUse::TcpBind if address.ip().is_unspecified() && address.port() == 0 => true,
             SocketAddrUse::TcpConnect => self.allows_connect(address),
             _ => {
                 self.denials.tell(&self.notes, "listening and UDP are not offered to adapters");
