@@ -220,7 +220,8 @@ impl<D: Database> Outbox<D> {
             max_message_bytes: request.max_message_bytes,
             strict: ready.layout.config.strict_order,
         };
-        let from_the_start = !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
+        let remembers = ready.layout.order_only_grows();
+        let from_the_start = !remembers || !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
         let floor = if from_the_start { i64::MIN } else { ready.progress.floor };
         ready.progress.claims = ready.progress.claims.wrapping_add(1);
         let passed = ready.progress.passed.take().filter(|passed| passed.claims < CLAIMS_BEHIND_THE_FRONT);
@@ -237,7 +238,7 @@ impl<D: Database> Outbox<D> {
         let mut looked = look(&transaction, ready, limits, Start { floor, size, passed }, first)?;
         let next_floor = looked.first_unsettled.map_or(ready.progress.floor, |order| order.saturating_sub(1));
         let passed = looked.passed.take();
-        let keeps_passed = looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
+        let keeps_passed = remembers && looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
         let found = looked.choose(random);
         let passed = if keeps_passed { found.pass(passed) } else { None };
         let Choice { taken, refused, .. } = &found.choice;
