@@ -329,9 +329,11 @@ struct Start {
     passed: Option<Passed>,
 }
 
-/// Scans on from the first rows until something can be taken, or there is nothing.
+/// Scans on from the first rows until half a batch can be taken, or there is nothing more within reach.
 fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, start: Start, first: Segment) -> Result<Looked, Trouble> {
     let Start { floor, mut size, passed } = start;
+    // Half a batch is worth a few more rows, not many.
+    let enough = size.saturating_mul(4);
     let mut looked = Looked { passed, ..Looked::new(limits, true) };
     let mut scanned = 0;
     let mut segment = first;
@@ -348,22 +350,22 @@ fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, star
         }
         scanned += segment.len();
         looked.segments.push(segment);
-        if looked.chooser.found() > 0 {
+        let found = looked.chooser.found();
+        if found.saturating_mul(2) >= limits.rows || (found > 0 && (!more || scanned >= enough)) {
             return Ok(looked);
         }
-        let after = if looked.passed.is_some() {
-            // Nothing behind what was passed over: look at that again.
-            looked = Looked::new(limits, true);
-            scanned = 0;
-            floor
-        } else {
-            match last {
-                Some(last) if more => last,
-                _ => return Ok(looked),
+        let after = match last {
+            _ if found == 0 && looked.passed.is_some() => {
+                // Nothing behind what was passed over: look at that again.
+                looked = Looked::new(limits, true);
+                scanned = 0;
+                floor
             }
+            Some(last) if more => last,
+            _ => return Ok(looked),
         };
         // The window has grown to half of the bound by then: more of the same is dearer than the walk.
-        if scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
+        if found == 0 && scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
             return look_further(transaction, ready, limits);
         }
         size = size.saturating_mul(2).min(MAX_ROWS.max(size));

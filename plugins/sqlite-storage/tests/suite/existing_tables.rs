@@ -1,6 +1,6 @@
 //! Tables that others made, drained as they are with the configurations in `examples/tables`.
 
-use crate::support::{Bench, Sqlite, claim, dead, ids, open, request, retry, settle};
+use crate::support::{Bench, Sqlite, claim, dead, ids, last_run, open, request, retry, settle};
 use outhaul_sdk::{Batch, ClaimRequest, Filter, NewMessage, RowState, Verdict};
 use sqlite_storage::Outbox;
 
@@ -262,6 +262,21 @@ fn transactional_outbox_is_drained() {
     assert_eq!(bench.value("SELECT group_concat(event_id) FROM transactional_outbox"), "e5");
     assert_eq!(outbox.browse(&Filter { state: Some(RowState::Dead), topic: None, ids: vec![] }, None, 9, true).unwrap().rows[0].id, "e5");
     assert_eq!(outbox.discard(&Filter { state: None, topic: None, ids: vec!["e5".into()] }).unwrap(), 1);
+}
+
+#[test]
+fn each_is_read_with_the_best_that_it_has() {
+    let scan = |outbox: &mut Outbox<Sqlite>| {
+        claim(outbox, "w", 1);
+        last_run("octet_length").0
+    };
+    assert!(scan(&mut txoutbox().1).contains(r#"INDEXED BY "outbox_pending_idx""#));
+    assert!(scan(&mut transactional_outbox().1).contains("NOT INDEXED"), "its index would have to be sorted");
+    let (bench, mut outbox) = outbox_event();
+    assert!(scan(&mut outbox).contains("NOT INDEXED"));
+    bench.run("CREATE INDEX outbox_event_state ON outbox_event (delivery_state)");
+    outbox.create_schema().unwrap();
+    assert!(scan(&mut outbox).contains(r#"INDEXED BY "outbox_event_state""#));
 }
 
 #[test]
