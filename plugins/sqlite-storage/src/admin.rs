@@ -165,9 +165,12 @@ impl<D: Database> Outbox<D> {
         let (table, id) = (layout.table(), &layout.columns.id);
         let settled = time::millis(layout.created_unit(), &format!("t.{at}"));
         let order = Sql(layout).order();
+        // The row with the highest number stays: SQLite would give its number out again.
+        let keep =
+            if layout.info.autoincrement { String::new() } else { format!(" AND {order} < (SELECT max({order}) FROM {table} AS t)") };
         let mut statements = vec![statement(
             format!(
-                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1 ORDER BY {order} LIMIT ?2)",
+                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1{keep} ORDER BY {order} LIMIT ?2)",
                 state_condition(layout, RowState::Delivered)
             ),
             vec![millis(older_than_ms), Value::Integer(i64::from(limit))],

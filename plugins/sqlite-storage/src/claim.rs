@@ -220,7 +220,8 @@ impl<D: Database> Outbox<D> {
             max_message_bytes: request.max_message_bytes,
             strict: ready.layout.config.strict_order,
         };
-        let from_the_start = !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
+        let remembers = ready.layout.order_only_grows();
+        let from_the_start = !remembers || !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
         let floor = if from_the_start { i64::MIN } else { ready.progress.floor };
         ready.progress.claims = ready.progress.claims.wrapping_add(1);
         let passed = ready.progress.passed.take().filter(|passed| passed.claims < CLAIMS_BEHIND_THE_FRONT);
@@ -237,7 +238,7 @@ impl<D: Database> Outbox<D> {
         let mut looked = look(&transaction, ready, limits, Start { floor, size, passed }, first)?;
         let next_floor = looked.first_unsettled.map_or(ready.progress.floor, |order| order.saturating_sub(1));
         let passed = looked.passed.take();
-        let keeps_passed = looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
+        let keeps_passed = remembers && looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
         let found = looked.choose(random);
         let passed = if keeps_passed { found.pass(passed) } else { None };
         let Choice { taken, refused, .. } = &found.choice;
@@ -328,9 +329,11 @@ struct Start {
     passed: Option<Passed>,
 }
 
-/// Scans on from the first rows until something can be taken, or there is nothing.
+/// Scans on from the first rows until half a batch can be taken, or there is nothing more within reach.
 fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, start: Start, first: Segment) -> Result<Looked, Trouble> {
     let Start { floor, mut size, passed } = start;
+    // Half a batch is worth a few more rows, not many.
+    let enough = size.saturating_mul(4);
     let mut looked = Looked { passed, ..Looked::new(limits, true) };
     let mut scanned = 0;
     let mut segment = first;
@@ -347,22 +350,22 @@ fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, star
         }
         scanned += segment.len();
         looked.segments.push(segment);
-        if looked.chooser.found() > 0 {
+        let found = looked.chooser.found();
+        if found.saturating_mul(2) >= limits.rows || (found > 0 && (!more || scanned >= enough)) {
             return Ok(looked);
         }
-        let after = if looked.passed.is_some() {
-            // Nothing behind what was passed over: look at that again.
-            looked = Looked::new(limits, true);
-            scanned = 0;
-            floor
-        } else {
-            match last {
-                Some(last) if more => last,
-                _ => return Ok(looked),
+        let after = match last {
+            _ if found == 0 && looked.passed.is_some() => {
+                // Nothing behind what was passed over: look at that again.
+                looked = Looked::new(limits, true);
+                scanned = 0;
+                floor
             }
+            Some(last) if more => last,
+            _ => return Ok(looked),
         };
         // The window has grown to half of the bound by then: more of the same is dearer than the walk.
-        if scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
+        if found == 0 && scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
             return look_further(transaction, ready, limits);
         }
         size = size.saturating_mul(2).min(MAX_ROWS.max(size));

@@ -56,6 +56,8 @@ pub(crate) struct TableInfo {
     pub(crate) columns: Vec<ColumnInfo>,
     pub(crate) indexes: Vec<IndexInfo>,
     pub(crate) has_rowid: bool,
+    /// Row numbers are never given out twice (`AUTOINCREMENT`); otherwise a table that was emptied starts again at 1.
+    pub(crate) autoincrement: bool,
 }
 
 impl TableInfo {
@@ -96,7 +98,8 @@ const COLUMNS: &str =
     r#"SELECT name, type, "notnull", dflt_value IS NOT NULL, pk FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid"#;
 const INDEXES: &str = r#"SELECT l.name, l."unique", l.partial, ifnull(x.name, ''), x.coll = 'BINARY'
 FROM pragma_index_list(?1, ?2) AS l CROSS JOIN pragma_index_xinfo(l.name, ?2) AS x WHERE x.key = 1 ORDER BY l.seq, x.seqno"#;
-const HAS_ROWID: &str = "SELECT wr = 0 FROM pragma_table_list(?1) WHERE type = 'table' AND schema = ifnull(?2, schema)";
+const HAS_ROWID: &str = "SELECT wr = 0, EXISTS (SELECT 1 FROM sqlite_schema AS s WHERE s.name = l.name AND s.sql LIKE '%AUTOINCREMENT%') \
+FROM pragma_table_list(?1) AS l WHERE l.type = 'table' AND l.schema = ifnull(?2, l.schema)";
 const TABLES: &str =
     "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 50";
 
@@ -117,7 +120,7 @@ pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Optio
         .execute(vec![
             query(COLUMNS, &[text, text, integer, integer, integer]),
             query(INDEXES, &[text, integer, integer, text, integer]),
-            query(HAS_ROWID, &[integer]),
+            query(HAS_ROWID, &[integer, integer]),
         ])
         .map_err(|error| failure::of_sql(&error, "reading the schema"))?;
     let mut results = Results::new(rows);
@@ -158,8 +161,9 @@ pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Optio
         }
     }
 
-    let has_rowid = results.next_rows()?.integers()?.count(0) == 1;
-    Ok(Some(TableInfo { columns, indexes, has_rowid }))
+    let mut reader = results.next_rows()?;
+    let (has_rowid, autoincrement) = (reader.integers()?.count(0) == 1, reader.integers()?.count(0) == 1);
+    Ok(Some(TableInfo { columns, indexes, has_rowid, autoincrement }))
 }
 
 /// The failure for a table that is not there: says which are.

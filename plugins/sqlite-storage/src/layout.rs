@@ -1,7 +1,7 @@
 //! The table as configured and as it is: each named column is looked up, and what cannot work is refused with what would.
 
 use crate::inspect::{Affinity, ColumnInfo, TableInfo};
-use outbox_table::config::{Columns, Config, StateValue, TimeUnit};
+use outbox_table::config::{Columns, Config, OnDelivered, StateValue, TimeUnit};
 use outbox_table::ident::{Ident, TableName, literal};
 use outhaul_sdk::Failure;
 
@@ -89,6 +89,12 @@ impl Layout {
         } else {
             self.columns.lease_until.as_ref().or(self.columns.available_at.as_ref())
         }
+    }
+
+    /// Whether a new row always comes after every row that was there before, even if those are gone: only then can a claim remember how
+    /// far an earlier one has looked. SQLite gives a row number out again if the row with the highest one is deleted.
+    pub(crate) fn order_only_grows(&self) -> bool {
+        self.order_is_rowid && (self.info.autoincrement || self.config.on_delivered == OnDelivered::Mark)
     }
 
     /// Whether the column may not be NULL.

@@ -107,7 +107,8 @@ async fn measure(options: &Options, batch: u32, kind: Kind) -> Result<f64> {
         Kind::Native => (Arc::new(NativeStorage::new(storage, &description)), Arc::new(NativeNull)),
         Kind::Components => {
             let secrets = BTreeMap::new();
-            let host = PluginHost::new(PluginHostOptions { cache: config.plugins.cache.clone(), metrics: metrics.clone(), databases, secrets })?;
+            let host =
+                PluginHost::new(PluginHostOptions { cache: config.plugins.cache.clone(), metrics: metrics.clone(), databases, secrets })?;
             let publisher = config.publishers.get("null").context("the publisher is configured")?;
             (host.storage(&options.plugins, storage_config).await?, host.publisher(&options.fixtures, publisher).await?)
         }

@@ -21,7 +21,8 @@ pub(crate) struct NativeStorage {
 
 impl NativeStorage {
     pub(crate) fn new(adapter: Adapter, description: &outhaul_sdk::Description) -> Self {
-        let description = Description { strict_order: description.strict_order, fused: description.prefers_fused, ..Description::default() };
+        let description =
+            Description { strict_order: description.strict_order, fused: description.prefers_fused, ..Description::default() };
         Self { adapter: Arc::new(Mutex::new(adapter)), description }
     }
 

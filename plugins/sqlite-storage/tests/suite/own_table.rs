@@ -1,6 +1,6 @@
 //! Outhaul's own table: claims, verdicts, fences, limits.
 
-use crate::support::{Bench, claim, dead, ids, request, retry, settle, settlement};
+use crate::support::{Bench, claim, dead, ids, last_run, request, retry, settle, settlement};
 use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict};
 
 fn lapse(bench: &Bench) {
@@ -354,18 +354,60 @@ fn pages_filters_requeue_discard_and_purge() {
 }
 
 #[test]
-fn the_claim_names_an_index_and_does_not_walk_delivered_rows() {
+fn the_claim_names_its_index() {
     let (bench, mut outbox) = Bench::own("");
-    bench.run("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50000) INSERT INTO outbox (topic, key, status, payload) SELECT 't', 'k' || i % 7, 'done', 'x' FROM n");
     bench.insert(Some("k1"), "x");
     assert_eq!(claim(&mut outbox, "w", 10).batch.len(), 1);
-    // Without the index it still works, by walking.
+    assert!(last_run("octet_length").0.contains(r#"INDEXED BY "outbox_pending""#));
+    // An index that does not serve is not named: the rows would have to be sorted.
     bench.run("DROP INDEX outbox_pending");
     bench.run("DROP INDEX outbox_key_pending");
-    bench.insert(Some("k2"), "x");
+    bench.run("CREATE INDEX by_state ON outbox (status, topic)");
     let mut outbox = bench.open("");
+    bench.insert(Some("k2"), "x");
     assert_eq!(claim(&mut outbox, "w", 10).batch.len(), 1);
+    assert!(last_run("octet_length").0.contains("NOT INDEXED"));
+}
+
+#[test]
+fn without_an_index_rows_behind_the_first_unsettled_one_are_found_in_time() {
+    let (bench, _) = Bench::own("");
+    bench.run("DROP INDEX outbox_pending");
+    bench.run("DROP INDEX outbox_key_pending");
+    let mut outbox = bench.open("");
+    for _ in 0..3 {
+        bench.insert(None, "x");
+    }
+    settle(&mut outbox, "w", Verdict::Delivered, &ids(&outbox_claim(&bench)));
+    for _ in 0..2 {
+        bench.insert(None, "x");
+        assert_eq!(claim(&mut outbox, "w", 10).batch.len(), 1);
+    }
+    // Two claims on, the scan starts behind the settled rows; somebody requeues one of these.
     bench.run("UPDATE outbox SET status = 'pending', available_at = 0 WHERE id = 3");
-    // A row behind the place where the scan starts is found within a few claims.
     assert!((0..8).any(|_| ids(&claim(&mut outbox, "w", 10).batch) == ["3"]));
+}
+
+/// Claims with another instance, for the worker `w`.
+fn outbox_claim(bench: &Bench) -> outhaul_sdk::Batch {
+    claim(&mut bench.open(""), "w", 10).batch
+}
+
+#[test]
+fn full_batches_go_on_behind_the_rows_in_flight() {
+    let (bench, mut outbox) = Bench::own("");
+    for n in 0..400 {
+        bench.insert(Some(&format!("k{n}")), "x");
+    }
+    bench.insert(Some("k0"), "behind the first");
+    for _ in 0..5 {
+        assert_eq!(claim(&mut outbox, "w", 40).batch.len(), 40);
+    }
+    let (_, parameters) = last_run("octet_length");
+    assert!(!parameters.contains(&i64::MIN.to_string()), "{parameters}");
+    let mut rest = Vec::new();
+    while rest.last() != Some(&0) {
+        rest.push(claim(&mut outbox, "w", 40).batch.len());
+    }
+    assert_eq!(rest.iter().sum::<usize>(), 200, "all but the one behind a row in flight");
 }

@@ -5,9 +5,20 @@ use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Failure, FailureCode, Re
 use rusqlite::types::{ToSqlOutput, Value as Stored, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use sqlite_storage::Outbox;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
+
+thread_local! {
+    /// The statements of this thread: text and parameters.
+    static RUN: RefCell<Vec<(String, String)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The last statement of this thread that contains `part`: text and parameters.
+pub(crate) fn last_run(part: &str) -> (String, String) {
+    RUN.with_borrow(|run| run.iter().rfind(|(sql, _)| sql.contains(part)).cloned()).expect(part)
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -76,6 +87,7 @@ impl Drop for Open {
 }
 
 fn run(connection: &Connection, statement: &Statement) -> Result<Rows, SqlError> {
+    RUN.with_borrow_mut(|run| run.push((statement.sql.clone(), format!("{:?}", statement.parameters))));
     let mut prepared = connection.prepare_cached(&statement.sql).map_err(error)?;
     if prepared.parameter_count() != statement.parameters.len() {
         return Err(fail(SqlErrorCode::Syntax, format!("{} parameters for {}", statement.parameters.len(), statement.sql)));
