@@ -3,6 +3,7 @@
 mod backlog;
 mod error;
 mod host;
+mod member;
 mod signals;
 pub mod status;
 mod wake;

@@ -150,10 +150,11 @@ impl Change {
         if self.json {
             return output::json(&json!({ (done): count }));
         }
+        let messages = output::count(count, "message");
         let named = u64::try_from(self.ids.len()).unwrap_or(u64::MAX);
         match named.saturating_sub(count) {
-            0 => output::line(&format!("{count} messages {done}")),
-            left => output::line(&format!("{count} messages {done}; {left} of those named are not dead")),
+            0 => output::line(&format!("{messages} {done}")),
+            left => output::line(&format!("{messages} {done}; not dead, and left alone: {left} of those named")),
         }
     }
 }

@@ -159,10 +159,8 @@ async fn lines(opened: &Opened, file: &Path, ids: &mut Vec<String>) -> CommandRe
     }
     let Some(reason) = wrong else { return Ok(()) };
     let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
-    let done = ids.len();
-    Err(CommandError::usage(anyhow!(
-        "{name}:{number}: {reason} ({done} messages of the lines before it were enqueued, nothing from it on)"
-    )))
+    let done = output::count(u64::try_from(ids.len()).unwrap_or(u64::MAX), "message");
+    Err(CommandError::usage(anyhow!("{name}:{number}: {reason} ({done} of the lines before it went in, nothing from it on)")))
 }
 
 /// Reads a line into the batch and says how many bytes it had; 0: there are no more. Blank lines are passed over.

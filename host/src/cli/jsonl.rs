@@ -53,7 +53,8 @@ fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Js
 impl JsonMessage {
     /// Reads one line.
     pub(super) fn parse(line: &str) -> Result<Self, String> {
-        serde_json::from_str(line).map_err(|error| error.to_string())
+        // The line is told by the caller; "at line 1" of it would mislead.
+        serde_json::from_str(line).map_err(|error| error.to_string().replace(" at line 1 column ", " at column "))
     }
 
     /// Appends it to a batch.

@@ -53,6 +53,11 @@ pub(crate) fn cell(text: &str, limit: usize) -> String {
     out
 }
 
+/// "1 message", "2 messages".
+pub(crate) fn count(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
 /// How long ago a Unix time in milliseconds was, to a person; "-" where it is not known.
 pub(crate) fn age(created_at: u64, now: std::time::SystemTime) -> String {
     let created = std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(created_at)).filter(|_| created_at > 0);

@@ -40,11 +40,11 @@ pub(super) async fn run(args: Args, app: App) -> CommandResult {
             break;
         }
         if progress {
-            output::note(&format!("{purged} rows deleted so far"));
+            output::note(&format!("{} deleted so far", output::count(purged, "row")));
         }
     }
     if args.json {
         return output::json(&serde_json::json!({ "purged": purged }));
     }
-    output::line(&format!("{purged} delivered rows deleted"))
+    output::line(&format!("{} deleted", output::count(purged, "delivered row")))
 }

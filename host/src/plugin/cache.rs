@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -21,6 +22,9 @@ const MAGIC: &[u8] = b"outhaul compiled component 1\n";
 
 /// Largest cache file that is read, in bytes: compiled code is a few times the size of its component.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// Files kept: a few generations of a few dozen adapters. Past it, those go that were used longest ago.
+const MAX_FILES: usize = 64;
 
 /// Why a cache file was not used.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +103,10 @@ impl Cache {
         if metadata.len() > MAX_BYTES {
             return Err(Unusable::Size);
         }
+        // Marks it as used, for `prune`. Without the mark it is only compiled again some day.
+        if let Err(error) = file.set_modified(SystemTime::now()) {
+            tracing::debug!(file = %path.display(), "cannot be marked as used: {error}");
+        }
         let mut content = Vec::new();
         file.read_to_end(&mut content)?;
         let rest = content.strip_prefix(MAGIC).ok_or(Unusable::Header)?;
@@ -136,6 +144,27 @@ impl Cache {
             // What is left of it is of no use to anybody; that it cannot be removed is not worse than the error itself.
             let _ = fs::remove_file(&temporary);
             return Err(error.into());
+        }
+        self.prune()?;
+        Ok(())
+    }
+
+    /// Removes what was used longest ago, down to [`MAX_FILES`].
+    fn prune(&self) -> io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            // Another process may have removed it in between.
+            if path.extension().is_some_and(|extension| extension == "cwasm" || extension == "tmp")
+                && let Ok(modified) = fs::metadata(&path).and_then(|metadata| metadata.modified())
+            {
+                files.push((modified, path));
+            }
+        }
+        files.sort_unstable();
+        let excess = files.len().saturating_sub(MAX_FILES);
+        for (_, path) in files.into_iter().take(excess) {
+            fs::remove_file(path)?;
         }
         Ok(())
     }
@@ -210,6 +239,22 @@ mod tests {
         // And is healed by the next load.
         fixture.cache.load(&fixture.engine, EMPTY, "digest").unwrap();
         assert!(matches!(fixture.read(), Ok(Some(_))));
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes() {
+        let fixture = Fixture::new();
+        let used = fixture.file();
+        let directory = used.parent().unwrap();
+        for index in 0..MAX_FILES {
+            let old = File::create(directory.join(format!("{index}.cwasm"))).unwrap();
+            old.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::try_from(index).unwrap())).unwrap();
+        }
+        fixture.cache.store(&directory.join("new.cwasm"), b"").unwrap();
+        let left = fs::read_dir(directory).unwrap().count();
+        assert_eq!(left, MAX_FILES);
+        assert!(used.exists() && directory.join("new.cwasm").exists());
+        assert!(!directory.join("0.cwasm").exists() && !directory.join("1.cwasm").exists() && directory.join("2.cwasm").exists());
     }
 
     #[test]

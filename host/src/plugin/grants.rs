@@ -97,16 +97,29 @@ impl Policy {
         let target = authority(host, port);
         self.check_requested(via, &target)?;
         if !self.grants.hosts.iter().any(|grant| grants_host(grant, host, port)) {
-            return Err(Denial::Host(format!(
-                "{target} is not granted: {} under [{}]",
-                line("allow_hosts", self.grants.hosts.iter().map(shown), &target),
-                self.section
-            )));
+            return Err(self.host_denied(&target));
         }
         match literal(host) {
             Some(address) => self.check_address(host, address, port),
             None => Ok(()),
         }
+    }
+
+    /// Whether `host` is granted on any port: for a look-up of its addresses, where the port is not known yet.
+    pub(super) fn check_look_up(&self, via: Request, host: &str) -> Result<(), Denial> {
+        self.check_requested(via, host)?;
+        if literal(host).is_some() || !self.ports(host).is_empty() {
+            return Ok(());
+        }
+        Err(self.host_denied(&format!("{host}:PORT")))
+    }
+
+    fn host_denied(&self, target: &str) -> Denial {
+        Denial::Host(format!(
+            "{target} is not granted: {} under [{}]",
+            line("allow_hosts", self.grants.hosts.iter().map(shown), target),
+            self.section
+        ))
     }
 
     /// Whether the address that a granted host resolved to may be connected to.

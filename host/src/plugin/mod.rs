@@ -181,7 +181,9 @@ impl PluginHost {
         let shared = self.shared(Kind::Storage, adapter, &anatomy)?;
         let loaded = Adapter::new(world, shared, pre, adapter.config.to_string(), self.0.metrics.clone(), storage::INSTANCES);
         let description = loaded.start().await.map_err(PluginError::Open)?;
-        Ok(Arc::new(StoragePlugin::new(loaded, description, &anatomy)))
+        let description =
+            storage::check_description(&loaded, convert::description_in(description, anatomy.has_fused())).map_err(PluginError::Open)?;
+        Ok(Arc::new(StoragePlugin::new(loaded, description, anatomy.has_admin())))
     }
 
     /// Loads and opens a publisher.

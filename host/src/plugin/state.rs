@@ -21,6 +21,9 @@ use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
+/// Random bytes that a guest may ask for at once: keys and ids need tens.
+const MAX_RANDOM_BYTES: u64 = 64 << 10;
+
 /// What all instances of an adapter share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -73,7 +76,7 @@ impl State {
         let [stdout, stderr] = output.clone();
         let mut wasi = WasiCtx::builder();
         // No file system, no environment, no arguments, no standard input: none of it is ever added.
-        wasi.stdout(stdout).stderr(stderr);
+        wasi.stdout(stdout).stderr(stderr).max_random_size(MAX_RANDOM_BYTES);
         tcp.configure(&mut wasi);
         Self {
             wasi: wasi.build(),
@@ -95,6 +98,7 @@ impl State {
     /// A call begins.
     pub(super) fn begin(&mut self, gate: Gate, reports: Option<Reports>) {
         self.notes.clear();
+        self.tail.take();
         self.hooks.gate = gate.clone();
         self.gate = gate;
         self.reports = reports;

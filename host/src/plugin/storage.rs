@@ -9,7 +9,7 @@ use super::instance::{Adapter, BoxFuture, Call, World};
 use super::manifest::Anatomy;
 use super::state::State;
 use crate::domain::{Batch, Column, Failure, FailureCode, Settlement};
-use crate::ports::{ClaimRequest, Claimed, Description, Filter, Page, Stats, Storage, StorageAdmin, Turn};
+use crate::ports::{ClaimRequest, Claimed, Description, Filter, Page, Stats, Storage, StorageAdmin, Turn, WakeSource};
 use async_trait::async_trait;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -69,6 +69,17 @@ impl World for StorageWorld {
     }
 }
 
+/// Refuses a description whose wake source names a database that the storage was not granted: the host would watch it.
+pub(super) fn check_description(adapter: &Adapter<StorageWorld>, description: Description) -> Result<Description, Failure> {
+    let (WakeSource::DataVersion(database) | WakeSource::Notification { database, .. }) = &description.wake else {
+        return Ok(description);
+    };
+    match adapter.shared().policy.check_database(database) {
+        Ok(()) => Ok(description),
+        Err(denial) => Err(adapter.nonsense("open", &format!("returned a wake source that it may not have: {denial}"))),
+    }
+}
+
 /// A storage that runs in the sandbox.
 pub struct StoragePlugin {
     adapter: Adapter<StorageWorld>,
@@ -83,9 +94,8 @@ impl std::fmt::Debug for StoragePlugin {
 }
 
 impl StoragePlugin {
-    pub(super) fn new(adapter: Adapter<StorageWorld>, description: export::Description, anatomy: &Anatomy) -> Self {
-        let description = convert::description_in(description, anatomy.has_fused());
-        Self { adapter, description, has_admin: anatomy.has_admin() }
+    pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, has_admin: bool) -> Self {
+        Self { adapter, description, has_admin }
     }
 
     /// Whether the component exports what the command line needs ([`StorageAdmin`]).

@@ -43,7 +43,12 @@ impl<D: Database> Outbox<D> {
         let state = |state| state_condition(&ready.layout, state);
         let mut parameters = vec![Value::Integer(after), Value::Integer(i64::from(limit))];
         let conditions = conditions(ready, filter, filter.state.map(state).as_deref(), &mut parameters);
-        let rows = format!("FROM {} WHERE {} > ?1{conditions} ORDER BY {} LIMIT ?2", sql.from(""), sql.order(), sql.order());
+        let rows = format!(
+            "FROM {} WHERE {order} > ?1{}{conditions} ORDER BY {order} LIMIT ?2",
+            sql.from(""),
+            sql.usable_id(),
+            order = sql.order()
+        );
         let (integer, bytes) = (ColumnType::Integer, ColumnType::Bytes);
         let [code, error, due_in] = row_columns(&ready.layout);
         let statements = vec![
@@ -304,10 +309,10 @@ fn insert(ready: &Ready, message: Message<'_>, text: bool) -> Result<Statement, 
         },
         Some(bytes) => Value::Bytes(bytes.to_vec()),
     };
-    if let (PayloadEncoding::Json, Value::Text(payload)) = (ready.decoding.encoding, &payload) {
-        if let Err(reason) = outbox_table::decode::check_json(payload.as_bytes()) {
-            return refuse(reason);
-        }
+    if let (PayloadEncoding::Json, Value::Text(payload)) = (ready.decoding.encoding, &payload)
+        && let Err(reason) = outbox_table::decode::check_json(payload.as_bytes())
+    {
+        return refuse(reason);
     }
     add(columns.payload.to_string(), payload);
 

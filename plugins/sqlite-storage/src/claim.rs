@@ -9,13 +9,18 @@ use outbox_table::choose::{Candidate, Choice, Chooser, Limits, Refused};
 use outbox_table::database::{Database, Integers, Reader, Results, Rows, SqlError, Statement, Transaction, Value};
 use outbox_table::decode::Ids;
 use outbox_table::failure;
+use outbox_table::random::Random;
 use outbox_table::template::Slot;
 use outbox_table::window::{MAX_ROWS, Window};
 use outhaul_sdk::{ClaimRequest, Claimed, Column, Failure, FailureCode, Refusal, Settlement, Turn};
+use std::collections::HashSet;
 
 /// Where no index leads past settled rows, every so many claims the scan starts from the very first row again, for rows that were
 /// requeued behind its back.
-const FROM_THE_START_EVERY: u32 = 32;
+const FROM_THE_START_EVERY: u32 = 8;
+/// So many claims go on behind the rows that are in flight, before one looks at the front of the table again. A row that has become due
+/// there waits that long, while full batches are claimed.
+const CLAIMS_BEHIND_THE_FRONT: u32 = 16;
 
 /// How far claims have looked.
 #[derive(Debug)]
@@ -24,6 +29,8 @@ pub(crate) struct Progress {
     /// No unsettled row up to here.
     floor: i64,
     claims: u32,
+    /// What the last claims have passed over.
+    passed: Option<Passed>,
     /// Where the walk over keys goes on.
     key: Value,
     key_start: Value,
@@ -34,13 +41,33 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(walk: Option<&Walk>) -> Self {
         let start = walk.map_or(Value::Null, |walk| walk.start.clone());
-        Self { window: Window::new(), floor: i64::MIN, claims: 0, key: start.clone(), key_start: start, unkeyed: [i64::MIN; 2] }
+        Self {
+            window: Window::new(),
+            floor: i64::MIN,
+            claims: 0,
+            passed: None,
+            key: start.clone(),
+            key_start: start,
+            unkeyed: [i64::MIN; 2],
+        }
     }
 
     /// What was seen in a transaction that did not commit is worth nothing.
     pub(crate) fn forget(&mut self) {
         self.floor = i64::MIN;
+        self.passed = None;
     }
+}
+
+/// The front of the table, as scans have seen it: rows in flight or waiting, which need not be read at each claim.
+///
+/// Every row up to `after` that was not settled then has its key in `keys`. Rows up to there can only become settled since (or be
+/// requeued, which gives up their place in the order), so a row behind it whose key is not in `keys` overtakes nothing.
+#[derive(Debug)]
+struct Passed {
+    after: i64,
+    keys: HashSet<Box<[u8]>>,
+    claims: u32,
 }
 
 /// Rows of one scan.
@@ -65,12 +92,18 @@ impl Segment {
         self.order.len()
     }
 
-    /// The rows before `end`.
-    fn feed(&self, chooser: &mut Chooser, end: usize) {
+    fn key(&self, at: usize) -> Option<&[u8]> {
+        self.keys.get(at).filter(|key| !key.is_empty())
+    }
+
+    /// The rows before `end`. A key with rows that were passed over waits.
+    fn feed(&self, chooser: &mut Chooser, end: usize, passed: Option<&Passed>) {
         for at in 0..end {
+            let key = self.key(at);
+            let waits = passed.is_some_and(|passed| key.is_some_and(|key| passed.keys.contains(key)));
             chooser.feed(Candidate {
-                key: self.keys.get(at).filter(|key| !key.is_empty()),
-                due: self.due.get(at) == Some(1),
+                key,
+                due: self.due.get(at) == Some(1) && !waits,
                 attempts: self.attempts.count(at),
                 size: self.sizes.count(at),
             });
@@ -99,6 +132,31 @@ impl Found {
             }
         }
         if integers { Value::Integers(numbers) } else { Value::Texts(texts) }
+    }
+}
+
+impl Found {
+    /// What the next claim need not read: the rows before the first one that was left for it.
+    fn pass(&self, passed: Option<Passed>) -> Option<Passed> {
+        let mut passed = passed.unwrap_or(Passed { after: i64::MIN, keys: HashSet::new(), claims: 0 });
+        let mut left = self.choice.first_left.unwrap_or(usize::MAX);
+        for segment in &self.segments {
+            let rows = segment.len().min(left);
+            for key in (0..rows).filter_map(|at| segment.key(at)) {
+                if !passed.keys.contains(key) {
+                    passed.keys.insert(key.into());
+                }
+            }
+            if let Some(last) = rows.checked_sub(1).and_then(|at| segment.order.get(at)) {
+                passed.after = last;
+            }
+            left -= rows;
+            if left == 0 {
+                break;
+            }
+        }
+        passed.claims += 1;
+        Some(passed)
     }
 }
 
@@ -162,22 +220,27 @@ impl<D: Database> Outbox<D> {
             max_message_bytes: request.max_message_bytes,
             strict: ready.layout.config.strict_order,
         };
-        let floor = if ready.progress.claims % FROM_THE_START_EVERY == 0 { i64::MIN } else { ready.progress.floor };
+        let from_the_start = !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
+        let floor = if from_the_start { i64::MIN } else { ready.progress.floor };
         ready.progress.claims = ready.progress.claims.wrapping_add(1);
+        let passed = ready.progress.passed.take().filter(|passed| passed.claims < CLAIMS_BEHIND_THE_FRONT);
 
         let mut statements = Vec::new();
         let written = settle::statements::<D>(ready, &request.worker, settlements, &mut statements);
         let size = ready.progress.window.rows(limit);
-        statements.push(scan(ready, floor, size));
+        statements.push(scan(ready, passed.as_ref().map_or(floor, |passed| passed.after), size));
         let (transaction, rows) = writer.begin(statements)?;
         let mut results = Results::new(rows);
         let lost = settle::lost(ready, written, &mut results)?;
         let first = Segment::read(ready, &mut results.next_rows()?)?;
 
-        let next_floor =
-            if ready.scan.walks_settled { first.order.get(0).map_or(i64::MIN, |order| order.saturating_sub(1)) } else { i64::MIN };
-        let found = look(&transaction, ready, limits, (floor, size), first)?.choose(random);
-        let Choice { taken, refused } = &found.choice;
+        let mut looked = look(&transaction, ready, limits, Start { floor, size, passed }, first)?;
+        let next_floor = looked.first_unsettled.map_or(ready.progress.floor, |order| order.saturating_sub(1));
+        let passed = looked.passed.take();
+        let keeps_passed = looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
+        let found = looked.choose(random);
+        let passed = if keeps_passed { found.pass(passed) } else { None };
+        let Choice { taken, refused, .. } = &found.choice;
         if taken.is_empty() && refused.is_empty() {
             if !settlements.is_empty() {
                 transaction.commit(Vec::new())?;
@@ -220,6 +283,7 @@ impl<D: Database> Outbox<D> {
         let claims = statements.len() > before;
         let rows = transaction.commit(statements)?;
         ready.progress.floor = next_floor;
+        ready.progress.passed = passed;
         let (batch, faults) = if claims {
             let last: Vec<Rows> = rows.into_iter().next_back().into_iter().collect();
             let fetched = ready.decoding.read(&mut Results::new(last).next_rows()?)?;
@@ -236,50 +300,69 @@ impl<D: Database> Outbox<D> {
 struct Looked {
     segments: Vec<Segment>,
     chooser: Chooser,
+    /// What was passed over, if the scan started behind it.
+    passed: Option<Passed>,
+    /// The rows are those of the table, in order, none left out.
+    in_order: bool,
+    /// The first row of the table that is not settled, if the scan started before it.
+    first_unsettled: Option<i64>,
 }
 
 impl Looked {
-    fn choose(self, random: &mut outbox_table::random::Random) -> Found {
+    fn new(limits: Limits, in_order: bool) -> Self {
+        Self { segments: Vec::new(), chooser: Chooser::new(limits), passed: None, in_order, first_unsettled: None }
+    }
+
+    fn choose(self, random: &mut Random) -> Found {
         Found { segments: self.segments, choice: self.chooser.choose(random) }
     }
 }
 
+/// Where a scan starts.
+struct Start {
+    /// No unsettled row up to here.
+    floor: i64,
+    /// Rows of the first statement.
+    size: usize,
+    /// What the first statement has passed over.
+    passed: Option<Passed>,
+}
+
 /// Scans on from the first rows until something can be taken, or there is nothing.
-fn look<T: Transaction>(
-    transaction: &T,
-    ready: &mut Ready,
-    limits: Limits,
-    (mut floor, mut size): (i64, usize),
-    first: Segment,
-) -> Result<Looked, Trouble> {
-    let mut looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
+fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, start: Start, first: Segment) -> Result<Looked, Trouble> {
+    let Start { floor, mut size, passed } = start;
+    let mut looked = Looked { passed, ..Looked::new(limits, true) };
     let mut scanned = 0;
     let mut segment = first;
     loop {
-        segment.feed(&mut looked.chooser, segment.len());
-        scanned += segment.len();
+        segment.feed(&mut looked.chooser, segment.len(), looked.passed.as_ref());
         let more = segment.len() >= size;
         let last = segment.len().checked_sub(1).and_then(|at| segment.order.get(at));
-        looked.segments.push(segment);
-        if looked.segments.len() == 1 {
+        if scanned == 0 {
             let found = looked.chooser.found().min(limits.rows);
             ready.progress.window.observe(limits.rows, found, looked.chooser.enough_after(), more);
+            if looked.passed.is_none() {
+                looked.first_unsettled = segment.order.get(0);
+            }
         }
+        scanned += segment.len();
+        looked.segments.push(segment);
         if looked.chooser.found() > 0 {
             return Ok(looked);
         }
-        let after = match last {
-            Some(last) if more => last,
-            _ if floor > i64::MIN => {
-                // Nothing from the floor on: before the table is called idle, look at all of it.
-                floor = i64::MIN;
-                looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
-                scanned = 0;
-                i64::MIN
+        let after = if looked.passed.is_some() {
+            // Nothing behind what was passed over: look at that again.
+            looked = Looked::new(limits, true);
+            scanned = 0;
+            floor
+        } else {
+            match last {
+                Some(last) if more => last,
+                _ => return Ok(looked),
             }
-            _ => return Ok(looked),
         };
-        if scanned >= MAX_ROWS && ready.walk.is_some() {
+        // The window has grown to half of the bound by then: more of the same is dearer than the walk.
+        if scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
             return look_further(transaction, ready, limits);
         }
         size = size.saturating_mul(2).min(MAX_ROWS.max(size));
@@ -289,7 +372,7 @@ fn look<T: Transaction>(
 
 /// Walks from key to key, and over the rows without one, from where the last claim ended.
 fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits) -> Result<Looked, Trouble> {
-    let mut looked = Looked { segments: Vec::new(), chooser: Chooser::new(limits) };
+    let mut looked = Looked::new(limits, false);
     let Some(walk) = ready.walk.clone() else { return Ok(looked) };
     for (at, template) in walk.unkeyed.iter().enumerate() {
         let mut wrapped = false;
@@ -302,7 +385,7 @@ fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limi
             });
             let segment = run(transaction, ready, statement)?;
             let rows = segment.len().saturating_sub(1);
-            segment.feed(&mut looked.chooser, rows);
+            segment.feed(&mut looked.chooser, rows, None);
             let ended = segment.attempts.count(rows) < u64::try_from(walk::STEP).unwrap_or(u64::MAX);
             let next = if ended { i64::MIN } else { segment.order.get(rows).unwrap_or(i64::MIN) };
             if let Some(cursor) = ready.progress.unkeyed.get_mut(at) {
@@ -330,7 +413,7 @@ fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limi
         let segment = Segment::read(ready, &mut reader)?;
         let (types, keys) = (reader.bytes()?, reader.bytes()?);
         let rows = segment.len().saturating_sub(1);
-        segment.feed(&mut looked.chooser, rows);
+        segment.feed(&mut looked.chooser, rows, None);
         // Cut short, the walk goes on behind the last key that was looked at; else behind the last key that was reached.
         let end = if rows >= wanted { rows.checked_sub(1) } else { Some(rows) };
         let next = end.and_then(|at| typed(types.text(at)?, keys.get(at)?));

@@ -5,11 +5,7 @@ use outbox_table::database::{SqlError, SqlErrorCode};
 use outhaul_sdk::sql::{Connection, Dialect};
 use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn};
 
-/// What the adapter says of itself to `outhaul plugin inspect`.
-#[allow(unsafe_code, reason = "a custom section has to be named")]
-#[unsafe(link_section = "outhaul-manifest")]
-#[used]
-static MANIFEST: [u8; include_bytes!("../manifest.toml").len()] = *include_bytes!("../manifest.toml");
+outhaul_sdk::manifest!("../manifest.toml");
 
 /// The component.
 struct SqliteStorage(Outbox<Connection>);

@@ -101,7 +101,8 @@ impl Sql<'_> {
     /// Claims so far.
     pub(crate) fn attempts(self) -> String {
         match &self.0.columns.attempts {
-            Some(column) => format!("ifnull({}, 0)", self.column(column)),
+            // A cast, since a column may hold anything, and one row must not fail the others.
+            Some(column) => format!("CAST(ifnull({}, 0) AS INTEGER)", self.column(column)),
             None => "ifnull(l.attempts, 0)".to_owned(),
         }
     }
@@ -111,13 +112,16 @@ impl Sql<'_> {
         self.0.columns.key.as_ref().map_or_else(|| "NULL".to_owned(), |key| format!("CAST(t.{key} AS TEXT)"))
     }
 
-    /// Leaves rows alone whose id could not be used to settle them.
+    /// Leaves rows alone whose id could not be used to settle them, or that have no place in the order.
     pub(crate) fn usable_id(self) -> String {
+        let mut text = String::new();
         if self.0.id_needs_check {
-            format!(" AND typeof(t.{}) = '{}'", self.0.columns.id, if self.0.integer_ids { "integer" } else { "text" })
-        } else {
-            String::new()
+            text.push_str(&format!(" AND typeof(t.{}) = '{}'", self.0.columns.id, if self.0.integer_ids { "integer" } else { "text" }));
         }
+        if !self.0.order_is_rowid {
+            text.push_str(&format!(" AND typeof({}) = 'integer'", self.order()));
+        }
+        text
     }
 
     /// The order, seen through `t`.
@@ -214,7 +218,7 @@ impl Sql<'_> {
         let given = format!("{} IN (SELECT value FROM json_each({}))", columns.id, Slot::Ids);
         let update = format!("UPDATE {table} SET {} WHERE {given}", sets.join(", "));
         let Some(side) = &layout.side else {
-            let attempts = columns.attempts.as_ref().map_or_else(|| "1".to_owned(), ToString::to_string);
+            let attempts = columns.attempts.as_ref().map_or_else(|| "1".to_owned(), |attempts| format!("CAST({attempts} AS INTEGER)"));
             return vec![template(&format!("{update} RETURNING {}", self.message("", &attempts, true)), &decoding.columns())];
         };
         let lease = format!(

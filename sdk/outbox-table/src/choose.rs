@@ -51,6 +51,8 @@ pub struct Choice {
     pub taken: Vec<usize>,
     /// To end dead, ascending.
     pub refused: Vec<(usize, Refused)>,
+    /// The first row that could have been taken and was not.
+    pub first_left: Option<usize>,
 }
 
 /// The rows of one key that can be taken: position and size.
@@ -142,17 +144,21 @@ impl Chooser {
             random.shuffle(&mut self.runs);
         }
         let mut bytes = 0_u64;
-        'full: for run in &self.runs {
+        let mut full = false;
+        let mut first_left: Option<usize> = None;
+        for run in &self.runs {
             for (position, size) in &run.rows {
-                bytes = bytes.saturating_add(*size);
-                if taken.len() >= self.limits.rows || (bytes > self.limits.bytes && !taken.is_empty()) {
-                    break 'full;
+                full |= taken.len() >= self.limits.rows || (bytes.saturating_add(*size) > self.limits.bytes && !taken.is_empty());
+                if full {
+                    first_left = Some(first_left.map_or(*position, |first| first.min(*position)));
+                    break;
                 }
+                bytes = bytes.saturating_add(*size);
                 taken.push(*position);
             }
         }
         taken.sort_unstable();
-        Choice { taken, refused: self.refused }
+        Choice { taken, refused: self.refused, first_left }
     }
 }
 
@@ -229,6 +235,12 @@ mod tests {
                     && !choice.taken.contains(before) && !refused.contains(before));
                 prop_assert_eq!(skipped, None, "row {} overtook", at);
             }
+            let left = (0..candidates.len()).find(|at| {
+                let fits = candidates[*at].due && candidates[*at].attempts < 4 && candidates[*at].size <= 15;
+                fits && !choice.taken.contains(at) && (candidates[*at].key.is_none()
+                    || (0..*at).all(|before| candidates[before].key != candidates[*at].key || candidates[before].due))
+            });
+            prop_assert_eq!(choice.first_left, left);
             let any = (0..candidates.len()).any(|at| candidates[at].due && candidates[at].attempts < 4 && candidates[at].size <= 15
                 && (candidates[at].key.is_none() || (0..at).all(|before| candidates[before].key != candidates[at].key || candidates[before].due)));
             prop_assert_eq!(any, !choice.taken.is_empty());

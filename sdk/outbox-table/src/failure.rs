@@ -61,7 +61,7 @@ pub fn of_sql(error: &SqlError, doing: &str) -> Failure {
         SqlErrorCode::Missing => (FailureCode::InvalidConfiguration, "a table or column is missing"),
         SqlErrorCode::Syntax => (FailureCode::InvalidConfiguration, "the database does not accept the statement"),
         SqlErrorCode::Constraint => (FailureCode::InvalidConfiguration, "a constraint of the table does not allow it"),
-        SqlErrorCode::TypeMismatch => (FailureCode::InvalidConfiguration, "a column holds values of another type"),
+        SqlErrorCode::TypeMismatch => (FailureCode::InvalidConfiguration, "a value is of another type, or over a limit"),
         SqlErrorCode::Changed => (FailureCode::Other("changed".to_owned()), "rows were changed by others"),
         SqlErrorCode::Other => (FailureCode::Other("database".to_owned()), "the database failed"),
     };

@@ -90,11 +90,10 @@ impl HttpClient {
         }
         self.policy.check_host(Capability::Http, &host, port).map_err(|denial| self.denied(&notes, &denial))?;
 
-        let limit = match (options.connect_timeout, options.first_byte_timeout) {
-            (None, None) => Duration::MAX,
-            (connect, first_byte) => connect.unwrap_or(CONNECT_TIMEOUT).saturating_add(first_byte.unwrap_or(Duration::ZERO)),
-        };
-        let limit = if options.first_byte_timeout.is_none() { Duration::MAX } else { limit };
+        // The connections are shared, so waiting for one is not told apart from waiting for an answer: both times are given to both.
+        let limit = options
+            .first_byte_timeout
+            .map_or(Duration::MAX, |first_byte| first_byte.saturating_add(options.connect_timeout.unwrap_or(CONNECT_TIMEOUT)));
         let request = request.map(|body| GatedBody { body, gate: gate.clone() });
         let answer = gate.run(tokio::time::timeout(limit.min(gate.left()), self.client.request(request))).await;
         let response = match answer {

@@ -120,14 +120,8 @@ impl network::HostNetwork for State {
 impl Host for State {
     fn resolve_addresses(&mut self, network: Resource<Network>, name: String) -> Result<Resource<ResolveAddressStream>, SocketError> {
         let sockets = self.tcp.clone();
-        if sockets.policy.ports(&name).is_empty() && name.parse::<IpAddr>().is_err() {
-            // The port is not known yet: the denial names the one that every service of that kind has, or any.
-            let denial = sockets.policy.check_host(Request::Tcp, &name, 0).err();
-            let text = denial.map_or_else(
-                || format!("{name} is not granted"),
-                |denial| denial.to_string().replace(&format!("{name}:0"), &format!("{name}:PORT")),
-            );
-            sockets.denials.tell(&sockets.notes, &text);
+        if let Err(denial) = sockets.policy.check_look_up(Request::Tcp, &name) {
+            sockets.denials.tell(&sockets.notes, &denial.to_string());
             return Err(ErrorCode::AccessDenied.into());
         }
         let stream = Host::resolve_addresses(&mut self.sockets(), network, name.clone())?;

@@ -7,7 +7,9 @@ use crate::config::model;
 use crate::sql::SqlErrorCode;
 use rusqlite::OpenFlags;
 use rusqlite::config::DbConfig;
+use rusqlite::ffi::ErrorCode;
 use rusqlite::hooks::AuthContext;
+use rusqlite::limits::Limit;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +22,10 @@ const STATEMENTS_KEPT: usize = 128;
 
 /// Virtual machine instructions between two looks at the deadline: some 50 microseconds of work for one look of 30 nanoseconds.
 const STEPS_PER_LOOK: i32 = 1000;
+
+/// Longest value or row, in bytes. SQLite's own limit is a gigabyte, which a guest could make the host allocate with one call of
+/// `zeroblob`; this is four times what an adapter may have returned by default.
+const LONGEST_VALUE: i32 = 256 << 20;
 
 /// What the operator configured.
 #[derive(Debug)]
@@ -130,6 +136,7 @@ impl Open {
         // A schema written by somebody else must not run functions with side effects in our process.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(fault)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fault)?;
+        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_VALUE).map_err(fault)?;
         connection.execute_batch(&role.pragmas(settings)).map_err(fault)?;
         if role == Role::Writer && connection.is_readonly("main").map_err(fault)? {
             return Err(Fault::harmless(
@@ -148,6 +155,10 @@ impl Open {
     fn host(&self, sql: &str) -> Result<(), rusqlite::Error> {
         self.guard.as_host(|| self.connection.execute_batch(sql))
     }
+}
+
+fn is_locked(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed))
 }
 
 /// A file that is open, or will be opened by the next call.
@@ -195,9 +206,17 @@ impl Session {
 
     /// Begins a transaction; `IMMEDIATE` takes the write lock at once, so that nothing in it can fail for want of it later.
     pub(super) fn begin(&mut self, immediate: bool) -> Result<(), Fault> {
-        let settings = Arc::clone(&self.settings);
+        let (settings, clock) = (Arc::clone(&self.settings), Arc::clone(&self.clock));
         let open = self.ready()?;
-        open.host(if immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }).map_err(|error| Fault::of(&error, Stage::Begin, &settings))
+        let mut tries = 0;
+        loop {
+            match open.host(if immediate { "BEGIN IMMEDIATE" } else { "BEGIN" }) {
+                // SQLite does not ask its busy handler about every lock: not where it suspects a deadlock, and not while processes
+                // race for the lock table of a log. Nothing has been done yet, so that trying again is always right.
+                Err(error) if is_locked(&error) && clock.wait(tries) => tries += 1,
+                result => return result.map_err(|error| Fault::of(&error, Stage::Begin, &settings)),
+            }
+        }
     }
 
     /// Commits.

@@ -256,7 +256,9 @@ fn transactional_outbox_is_drained() {
     assert_eq!(bench.value("SELECT count(*) FROM transactional_outbox WHERE event_id IN ('e1', 'e6')"), "0");
     assert_eq!(drain(&mut outbox, 10), ["e4"]);
     bench.run("UPDATE transactional_outbox SET available_at_epoch = 0, locked_until_epoch = 0 WHERE status <> 'DEAD_LETTER'");
-    assert_eq!(drain(&mut outbox, 1), ["e2", "e3"]);
+    let mut rest = drain(&mut outbox, 1);
+    rest.sort_unstable();
+    assert_eq!(rest, ["e2", "e3"]);
     assert_eq!(bench.value("SELECT group_concat(event_id) FROM transactional_outbox"), "e5");
     assert_eq!(outbox.browse(&Filter { state: Some(RowState::Dead), topic: None, ids: vec![] }, None, 9, true).unwrap().rows[0].id, "e5");
     assert_eq!(outbox.discard(&Filter { state: None, topic: None, ids: vec!["e5".into()] }).unwrap(), 1);

@@ -1,9 +1,10 @@
 //! Other connections and other processes.
 
-use super::{Fixture, bounds, databases, found, insert, run, select};
+use super::{Fixture, bounds, databases, found, insert, poll_once, run, select};
 use crate::sql::{Access, Bounds, ColumnType, SqlErrorCode, Statement};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,12 +113,13 @@ async fn opening_waits_for_a_lock_too() {
     let fixture = Fixture::new("delete");
     let other = fixture.other();
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();
-    let databases = fixture.databases.clone();
-    let opening = tokio::spawn(async move { databases.open("main", Access::ReadOnly).await });
+    let mut opening = pin!(fixture.databases.open("main", Access::ReadOnly));
+    assert!(poll_once(opening.as_mut()).is_pending());
+    // Nothing tells that it waits: it must still do so after SQLite alone would have given up.
     thread::sleep(Duration::from_millis(50));
-    assert!(!opening.is_finished());
+    assert!(poll_once(opening.as_mut()).is_pending());
     other.execute_batch("COMMIT").unwrap();
-    let reader = opening.await.unwrap().unwrap();
+    let reader = opening.await.unwrap();
     assert_eq!(found(&[run(&reader, select()).await.unwrap()]), 0);
 }
 
@@ -133,9 +135,15 @@ async fn a_commit_in_rollback_journal_mode_waits_for_readers() {
     assert_eq!(error.code, SqlErrorCode::Busy, "{error}");
     assert!(error.detail.contains("committing"), "{error}");
 
-    let committing = tokio::spawn(async move { run(&connection, insert(2)).await });
+    let committing = thread::spawn(move || connection.execute_blocking(vec![insert(2)], bounds()));
+    // A commit that waits lets no new reader in.
+    let newcomer = fixture.other();
+    newcomer.busy_timeout(Duration::ZERO).unwrap();
+    while newcomer.query_row("SELECT count(*) FROM t", (), |row| row.get::<_, i64>(0)).is_ok() {
+        assert!(!committing.is_finished(), "it did not wait: {:?}", committing.join());
+    }
     other.execute_batch("COMMIT").unwrap();
-    committing.await.unwrap().unwrap();
+    committing.join().unwrap().unwrap();
     assert_eq!(fixture.count(), 1);
 }
 

@@ -11,7 +11,10 @@ mod watch;
 use crate::config::model;
 use crate::sql::{Access, Bounds, ColumnType, Connection, Databases, Rows, SqlError, Statement, Value, Values};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -84,4 +87,9 @@ pub(super) fn found(rows: &[Rows]) -> i64 {
 
 pub(super) async fn run(connection: &Connection, statement: Statement) -> Result<Rows, SqlError> {
     connection.execute(vec![statement], bounds()).await.map(|mut rows| rows.remove(0))
+}
+
+/// Polls once. The job, if the turn was free, is with the thread afterwards.
+pub(super) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }

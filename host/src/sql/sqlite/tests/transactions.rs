@@ -1,17 +1,10 @@
 //! All or nothing, one after the other, and nothing left open.
 
-use super::{Fixture, bounds, found, insert, run, select};
+use super::{Fixture, bounds, found, insert, poll_once, run, select};
 use crate::sql::{Access, Bounds, ColumnType, SqlErrorCode, Statement, Value};
-use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Polls once. The job, if the turn was free, is with the thread afterwards.
-fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
-}
 
 #[tokio::test]
 async fn an_error_leaves_nothing_of_the_call() {
@@ -74,10 +67,14 @@ async fn a_dropped_transaction_is_rolled_back_before_the_next_begins() {
 async fn a_begin_that_nobody_waits_for_is_rolled_back() {
     let fixture = Fixture::wal();
     let connection = fixture.open().await;
+    let other = fixture.other();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
     {
+        // The thread is at it, and waits for the other's lock.
         let mut begin = pin!(connection.begin(vec![insert(1)], bounds()));
         assert!(poll_once(begin.as_mut()).is_pending());
     }
+    other.execute_batch("COMMIT").unwrap();
     assert_eq!(found(&[run(&connection, select()).await.unwrap()]), 0);
     run(&connection, insert(2)).await.unwrap();
     assert_eq!(fixture.count(), 1);

@@ -194,6 +194,16 @@ async fn a_result_over_the_limit_is_refused_while_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_guest_cannot_make_the_host_allocate_a_gigabyte() {
+    let fixture = Fixture::wal();
+    let connection = fixture.open().await;
+    let error =
+        run(&connection, Statement::new("SELECT length(hex(zeroblob(400000000)))").returning([ColumnType::Integer])).await.unwrap_err();
+    assert_eq!(error.code, SqlErrorCode::TypeMismatch);
+    assert!(error.detail.contains("over 256 MiB"), "{error}");
+}
+
+#[tokio::test]
 async fn columns_and_parameters_must_be_as_many_as_the_statement_has() {
     let fixture = Fixture::wal();
     let connection = fixture.open().await;
