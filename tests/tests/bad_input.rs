@@ -95,7 +95,7 @@ fn a_component_that_is_missing_broken_or_of_another_world() -> Result<()> {
     let (storage, publisher) = (plugins.join("sqlite-storage.wasm"), plugins.join("http-publisher.wasm"));
     fs::copy(built.join("sqlite-storage.wasm"), &storage)?;
     fs::write(&publisher, "this is no component")?;
-    assert_tells(&rig.run(&["check"])?.failure(CONFIGURATION)?, &["http-publisher", "component"]);
+    assert_tells(&rig.run(&["check"])?.failure(CONFIGURATION)?, &["http-publisher", "not WebAssembly"]);
 
     let whole = fs::read(built.join("http-publisher.wasm"))?;
     fs::write(&publisher, &whole[..whole.len() / 2])?;
@@ -112,7 +112,7 @@ fn a_database_that_is_absent_is_not_created() -> Result<()> {
     let absent = rig.path().join("absent.db");
     rig.configure(&config.clone().set("databases.main.url", "sqlite:absent.db"))?;
     for command in ["check", "drain"] {
-        assert_tells(&rig.run(&[command])?.failure(FAILURE)?, &["absent.db"]);
+        assert_tells(&rig.run(&[command])?.failure(CONFIGURATION)?, &["absent.db", "outhaul schema"]);
     }
     assert!(!absent.exists());
     nothing_is_lost(&rig, &config)
