@@ -49,6 +49,14 @@ enum Command {
     /// Long runs with crashes.
     #[command(subcommand)]
     Chaos(Chaos),
+    /// Measure messages per second from SQLite to nowhere: components beside the same adapters as plain Rust.
+    ///
+    /// Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    Throughput {
+        /// Arguments for the program, e.g. `-- --rows 20000 --batch 50`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
 }
@@ -118,6 +126,14 @@ fn main() -> Result<()> {
         Command::Guests => {
             setup::run()?;
             guests::build(&workspace)
+        }
+        Command::Throughput { rest } => {
+            setup::run()?;
+            guests::build(&workspace)?;
+            let mut line: Vec<OsString> = ["run", "--release", "--package", "outhaul-throughput", "--"].map(OsString::from).to_vec();
+            line.extend(["--plugins".into(), workspace.plugins().into(), "--fixtures".into(), workspace.fixtures().into()]);
+            line.extend(rest);
+            step("measure", || workspace.cargo(line))
         }
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
     }

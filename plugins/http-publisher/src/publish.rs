@@ -24,8 +24,8 @@ pub trait Transport<'a> {
     fn start(&mut self, index: usize, request: Request<'a>, timeout: Duration) -> Result<(), Fault>;
     /// Waits until something has ended, at the longest until `until` (since the call began), and says what.
     fn wait(&mut self, until: Duration) -> Vec<(usize, Result<Answer, Fault>)>;
-    /// Gives a request up.
-    fn cancel(&mut self, index: usize);
+    /// Gives a request up: its answer, if it is known but for the rest of its body.
+    fn cancel(&mut self, index: usize) -> Option<Answer>;
 }
 
 /// What a call needs from its surroundings.
@@ -109,9 +109,12 @@ pub fn publish<'a>(
         let expired: Vec<usize> = running.iter().filter(|(_, until)| **until <= now).map(|(index, _)| *index).collect();
         for index in expired {
             running.remove(&index);
-            transport.cancel(index);
-            let what = if now >= times.end { "no answer before the call's deadline" } else { "no answer within `timeout`" };
-            settle(&mut schedule, index, fault_outcome(settings, Fault::Timeout(what.into())));
+            let outcome = match transport.cancel(index) {
+                Some(answer) => outcome(settings, &answer, surroundings.now()),
+                None if now >= times.end => fault_outcome(settings, Fault::Timeout("no answer before the call's deadline".into())),
+                None => fault_outcome(settings, Fault::Timeout("no answer within `timeout`".into())),
+            };
+            settle(&mut schedule, index, outcome);
         }
     }
     schedule.into_outcomes()
@@ -140,13 +143,15 @@ mod tests {
         clock: Cell<Duration>,
         answers: Vec<(Duration, Result<u16, Fault>)>,
         running: BTreeMap<usize, Duration>,
+        /// Answers whose body never ends.
+        heads: BTreeMap<usize, u16>,
         started: Vec<(usize, Duration)>,
         most: usize,
     }
 
     impl Wire {
         fn new(answers: Vec<(Duration, Result<u16, Fault>)>) -> Self {
-            Self { clock: Cell::default(), answers, running: BTreeMap::new(), started: Vec::new(), most: 0 }
+            Self { clock: Cell::default(), answers, running: BTreeMap::new(), heads: BTreeMap::new(), started: Vec::new(), most: 0 }
         }
     }
 
@@ -168,8 +173,9 @@ mod tests {
             let answer = |index: usize| self.answers[index].1.clone().map(|status| Answer { status, ..Answer::default() });
             ended.into_iter().map(|index| (index, answer(index))).collect()
         }
-        fn cancel(&mut self, index: usize) {
+        fn cancel(&mut self, index: usize) -> Option<Answer> {
             assert!(self.running.remove(&index).is_some());
+            self.heads.get(&index).map(|status| Answer { status: *status, ..Answer::default() })
         }
     }
 
@@ -273,6 +279,13 @@ mod tests {
         let mut wire = Wire::new(vec![(60 * SECOND, Ok(200))]);
         assert_eq!(run(r#","timeout":"60s""#, &[None], &mut wire, 20 * SECOND), ["timeout"]);
         assert_eq!(wire.elapsed(), Duration::from_millis(19_750));
+    }
+
+    #[test]
+    fn an_answer_counts_although_its_body_never_ends() {
+        let mut wire = Wire::new(vec![(60 * SECOND, Ok(400))]);
+        wire.heads = BTreeMap::from([(0, 400)]);
+        assert_eq!(run(r#","timeout":"2s""#, &[None], &mut wire, 20 * SECOND), ["reject"]);
     }
 
     #[test]

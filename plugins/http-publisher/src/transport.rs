@@ -142,8 +142,13 @@ impl<'a> crate::publish::Transport<'a> for WasiTransport<'a> {
         ended
     }
 
-    fn cancel(&mut self, index: usize) {
-        self.exchanges.retain(|exchange| exchange.index != index);
+    fn cancel(&mut self, index: usize) -> Option<Answer> {
+        let position = self.exchanges.iter().position(|exchange| exchange.index == index)?;
+        match self.exchanges.swap_remove(position).receiving {
+            // A good answer that is still here has not been given the whole request: it may not count.
+            Receiving::Body { answer, .. } | Receiving::Ended(answer) if !is_success(&answer) => Some(answer),
+            _ => None,
+        }
     }
 }
 
@@ -304,10 +309,7 @@ fn fault(error: ErrorCode) -> Fault {
         ErrorCode::ConnectionReadTimeout | ErrorCode::ConnectionWriteTimeout | ErrorCode::HttpResponseTimeout => {
             Fault::Timeout("no answer in time".into())
         }
-        ErrorCode::DnsError(payload) => {
-            let rcode = payload.rcode.map(|rcode| format!(" ({rcode})")).unwrap_or_default();
-            Fault::Network(format!("the name could not be resolved{rcode}"))
-        }
+        ErrorCode::DnsError(payload) => Fault::Network(payload.rcode.unwrap_or_else(|| "the name cannot be resolved".into())),
         ErrorCode::DestinationNotFound => Fault::Network("no such host".into()),
         ErrorCode::DestinationUnavailable | ErrorCode::DestinationIpUnroutable => Fault::Network("not reachable".into()),
         ErrorCode::ConnectionRefused => Fault::Network("connection refused".into()),

@@ -9,6 +9,7 @@
 //!     }
 //! }
 //! outhaul_sdk::export_publisher!(Printer);
+//! outhaul_sdk::manifest!("../manifest.toml"); // its name, its version, and what it asks to be granted
 //! ```
 //!
 //! The types are those of `wit/outbox.wit`; they are plain data and work natively too, so an adapter's logic can be tested

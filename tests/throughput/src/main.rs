@@ -25,9 +25,12 @@ use std::time::Instant;
 #[derive(Parser)]
 #[command(about = "Messages per second, SQLite to a null publisher: components beside the same adapters as plain Rust")]
 struct Options {
-    /// Directory with sqlite-storage.wasm and null-publisher.wasm.
+    /// Directory with sqlite-storage.wasm.
     #[arg(long)]
     plugins: PathBuf,
+    /// Directory with null-publisher.wasm.
+    #[arg(long)]
+    fixtures: PathBuf,
     /// Rows of each run.
     #[arg(long, default_value_t = 100_000)]
     rows: usize,
@@ -106,7 +109,7 @@ async fn measure(options: &Options, batch: u32, kind: Kind) -> Result<f64> {
             let secrets = BTreeMap::new();
             let host = PluginHost::new(PluginHostOptions { cache: config.plugins.cache.clone(), metrics: metrics.clone(), databases, secrets })?;
             let publisher = config.publishers.get("null").context("the publisher is configured")?;
-            (host.storage(&options.plugins, storage_config).await?, host.publisher(&options.plugins, publisher).await?)
+            (host.storage(&options.plugins, storage_config).await?, host.publisher(&options.fixtures, publisher).await?)
         }
     };
     let relay = config.relays.first().context("a relay is configured")?.clone();
