@@ -2,7 +2,8 @@
 //!
 //! Numbers are those of the project's list of cases. Tested elsewhere: 1, 7, 8, 14 and 15 need Postgres or Kafka; 16 (an adapter
 //! reports ids that it was never given) and 17 (an adapter traps, spins, grows) are tests of the host with an adapter that
-//! misbehaves on purpose: `host/tests/plugin_evil.rs`.
+//! misbehaves on purpose, in `host/tests/plugin_evil.rs`: `ids_that_were_never_given_are_refused` and
+//! `a_publisher_that_attacks_is_contained`.
 
 use anyhow::{Context, Result};
 use base64::Engine;
