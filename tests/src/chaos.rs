@@ -104,6 +104,8 @@ impl Field {
             ),
         );
         let rig = Rig::new(&config)?;
+        // Compiles the components into the shared cache: a host that is killed while it compiles never gets to work.
+        rig.run(&["check"])?.success()?;
         let producers = [("a", 1), ("b", 2)].map(|(prefix, offset)| {
             let habits = Habits {
                 prefix: prefix.into(),
@@ -162,6 +164,9 @@ impl Field {
         let report = Report::new(&committed, &accepted);
         let summary = Summary { seed: self.seed, kills, freezes, held: self.held, late_settles, report, took: self.start.elapsed() };
         summary.report.check(&self.allowed).with_context(|| format!("broken promise: {summary}"))?;
+        if self.held == 0 {
+            bail!("nothing was in flight at any disturbance, so nothing was tested: {summary}");
+        }
         let stuck: Vec<_> =
             self.observer.rows()?.into_iter().filter(|row| row.status != outbox::DELIVERED || row.leased_by.is_some()).collect();
         if !stuck.is_empty() {

@@ -133,7 +133,11 @@ impl Outbox {
     /// # Errors
     /// If that does not happen in time: with the rows as they are.
     pub fn wait_for_rows(&self, what: &str, enough: impl Fn(&[Row]) -> bool) -> Result<Vec<Row>> {
-        poll(what, || Ok(enough(&self.rows()?))).with_context(|| format!("{:?}", self.rows()))?;
+        poll(what, || Ok(enough(&self.rows()?))).with_context(|| {
+            let rows = self.rows().unwrap_or_default();
+            let lines: Vec<String> = rows.iter().take(20).map(|row| format!("{row:?}")).collect();
+            format!("{} rows, the first are:\n{}", rows.len(), lines.join("\n"))
+        })?;
         self.rows()
     }
 

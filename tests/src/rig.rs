@@ -156,7 +156,7 @@ impl Finished {
         serde_json::from_str(&output).with_context(|| format!("not JSON: {output}"))
     }
 
-    /// What it logged, if it failed with this code.
+    /// What it said, if it failed with this code: what it logged, and what it had printed before.
     ///
     /// # Errors
     /// If it did not: with everything it wrote.
@@ -164,7 +164,7 @@ impl Finished {
         if self.code != Some(code) {
             bail!("expected exit code {code}, it was {:?}\n{}\n{}", self.code, self.output, self.errors);
         }
-        Ok(self.errors)
+        Ok(format!("{}\n{}", self.errors, self.output))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Why the process, or a command, cannot go on.
 
 use crate::admin::ListenError;
-use crate::domain::Failure;
+use crate::domain::{Failure, FailureCode};
 use crate::plugin::PluginError;
 use crate::sql::SqlError;
 use std::io;
@@ -96,7 +96,9 @@ impl AppError {
         match self {
             Self::Open { source, .. } => !source.is_transient(),
             Self::AbsentDatabase { .. } | Self::Listen(_) | Self::NoRelays(_) | Self::NoSuchRelay { .. } => true,
-            Self::Engine(_) | Self::CreateDatabase { .. } | Self::Call { .. } | Self::Signals(_) | Self::RelayEnded { .. } => false,
+            // A table that is not there, or not as the configuration says: found only when it is looked at.
+            Self::Call { failure, .. } => failure.code == FailureCode::InvalidConfiguration,
+            Self::Engine(_) | Self::CreateDatabase { .. } | Self::Signals(_) | Self::RelayEnded { .. } => false,
         }
     }
 }

@@ -25,6 +25,8 @@ const CUSTOMERS: u64 = 150;
 const ROLL_BACK_EVERY: u64 = 20;
 /// Every so many events, the receiver is busy at the first attempt.
 const BUSY_EVERY: usize = 40;
+/// The pause between two orders: slow enough to watch.
+const PACE: Duration = Duration::from_millis(4);
 /// The order whose first event the receiver will never take.
 const UNACCEPTABLE: u64 = 500;
 
@@ -78,8 +80,8 @@ fn main() -> Result<()> {
     let summary = Summary { written, requests: receiver.requests(), rows: count_rows(&folder)?, retried, seconds };
     summary.print();
     summary.check()?;
-    println!("\n   Every promise above was checked. {:.0} s in all. To look further:\n", start.elapsed().as_secs_f64());
-    look_further(&folder)
+    println!("\n      All of this was checked, {:.0} s after the start.", start.elapsed().as_secs_f64());
+    look_further(&rig)
 }
 
 fn say(number: &str, text: &str) {
@@ -197,6 +199,7 @@ fn trade(database: &Path) -> Result<Written> {
     let mut numbers: BTreeMap<u64, u64> = BTreeMap::new();
     let mut written = Written { committed: BTreeSet::new(), rolled_back: BTreeSet::new() };
     for order in 1..=ORDERS + ORDERS / ROLL_BACK_EVERY {
+        std::thread::sleep(PACE);
         let customer = order * 7 % CUSTOMERS;
         let roll_back = order % (ROLL_BACK_EVERY + 1) == 0;
         let steps = if roll_back { &["placed"][..] } else { &["placed", "paid"] };
@@ -302,7 +305,7 @@ impl Summary {
         line(
             "requests",
             self.requests.len().to_string(),
-            &format!("in {:.1} s, {rate:.0} a second while the service was writing", self.seconds),
+            &format!("in {:.1} s, {rate:.0} a second: as fast as the service wrote, not as fast as outhaul goes", self.seconds),
         );
     }
 
@@ -328,18 +331,24 @@ impl Summary {
     }
 }
 
-fn look_further(folder: &Path) -> Result<()> {
+fn look_further(rig: &Rig) -> Result<()> {
     let here = std::env::current_dir()?;
     let show = |path: &Path| path.strip_prefix(&here).unwrap_or(path).display().to_string();
-    let config = folder.join("outhaul.toml");
-    let outhaul = format!("{} --config {}", show(&places::outhaul()?), show(&config));
-    println!("      {outhaul} dead list            # what was refused, and why");
-    println!("      {outhaul} stats");
-    println!("      {outhaul} plugin list");
-    println!("      {}            # the configuration, commented", show(&config));
-    println!("      {}             # what Prometheus would have seen", show(&folder.join("metrics.txt")));
-    println!(
-        "      cargo xtask demo --keep                                          # the same, left running: metrics and health by HTTP\n"
-    );
+    let outhaul = format!("{} --config {}", show(&places::outhaul()?), show(&rig.config()));
+    println!("\n  5.  To look further:\n\n      {outhaul} dead list\n");
+    for line in rig.run(&["dead", "list"])?.success()?.lines() {
+        println!("        {line}");
+    }
+    println!();
+    for (command, purpose) in [
+        (format!("{outhaul} stats"), "what is in the table"),
+        (format!("{outhaul} plugin list"), "the components, and what they ask for"),
+        (show(&rig.config()), "the configuration, commented"),
+        (show(&rig.path().join("metrics.txt")), "what Prometheus would have read"),
+        ("cargo xtask demo --keep".into(), "the same, left running: metrics and health by HTTP"),
+    ] {
+        println!("      {command}\n        {purpose}");
+    }
+    println!();
     Ok(())
 }
