@@ -166,8 +166,8 @@ pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Optio
     Ok(Some(TableInfo { columns, indexes, has_rowid, autoincrement }))
 }
 
-/// The failure for a table that is not there: says which are.
-pub(crate) fn missing<D: Database>(database: &D, name: &TableName, key: &str) -> Failure {
+/// The failure for a table that is not there: says which are, and (`ours`) what creates it.
+pub(crate) fn missing<D: Database>(database: &D, name: &TableName, key: &str, ours: bool) -> Failure {
     let statement = Statement { sql: TABLES.to_owned(), parameters: Vec::new(), columns: vec![ColumnType::Bytes], must_change: None };
     let tables = database
         .execute(vec![statement])
@@ -177,9 +177,12 @@ pub(crate) fn missing<D: Database>(database: &D, name: &TableName, key: &str) ->
         Ok(tables) => {
             let names: Vec<String> = (0..tables.len()).map(|at| text_of(&tables, at)).collect();
             let names = listed(names.iter().map(String::as_str));
-            Failure::invalid_configuration(format!(
-                "`{key}`: there is no table {name} in the database (tables: {names}); `outhaul schema` prints what creates it, `outhaul schema --apply` creates it"
-            ))
+            let remedy = if ours {
+                "`outhaul schema` prints what creates it, `outhaul schema --apply` creates it"
+            } else {
+                "`columns` describes a table that somebody else creates"
+            };
+            Failure::invalid_configuration(format!("`{key}`: there is no table {name} in the database (tables: {names}); {remedy}"))
         }
         Err(failure) => failure,
     }

@@ -126,10 +126,12 @@ impl<D: Database> Outbox<D> {
             Some(ready) => ready,
             None => {
                 let table = &self.config.table;
-                let info = inspect::table(&self.reader, table)?.ok_or_else(|| inspect::missing(&self.reader, table, "table"))?;
+                let info = inspect::table(&self.reader, table)?
+                    .ok_or_else(|| inspect::missing(&self.reader, table, "table", self.config.columns.is_none()))?;
                 let layout = Layout::new(self.config.clone(), info)?;
                 if let Some(side) = &layout.side {
-                    let info = inspect::table(&self.reader, side)?.ok_or_else(|| inspect::missing(&self.reader, side, "lease_table"))?;
+                    let info =
+                        inspect::table(&self.reader, side)?.ok_or_else(|| inspect::missing(&self.reader, side, "lease_table", true))?;
                     schema::check_leases(side, &info)?;
                 }
                 Ready::new(&self.reader, layout)?
@@ -198,7 +200,8 @@ impl<D: Database> Outbox<D> {
             None => true,
             Some(_) => {
                 let table = &self.config.table;
-                let info = inspect::table(&self.reader, table)?.ok_or_else(|| inspect::missing(&self.reader, table, "table"))?;
+                let info = inspect::table(&self.reader, table)?
+                    .ok_or_else(|| inspect::missing(&self.reader, table, "table", self.config.columns.is_none()))?;
                 Layout::new(self.config.clone(), info)?.integer_ids
             }
         };

@@ -74,6 +74,18 @@ impl Column {
     }
 }
 
+impl Default for Column {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// A message to append to a batch.
 #[derive(Debug, Clone, Default)]
 pub struct NewMessage<'a> {

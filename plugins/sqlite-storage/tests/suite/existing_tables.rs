@@ -356,6 +356,10 @@ fn what_cannot_work_is_refused_with_what_would() {
         (with(&[("id", "u")]), "`columns.id`: the column `u` is declared `UUID`"),
         (with(&[("order", "name")]), "`columns.order`: the column `name` is not a unique INTEGER NOT NULL; `order = \"rowid\"`"),
         (with(&[]) + r#","extra_headers":{"tenant":"x"}"#, "`extra_headers.tenant`: the table \"t\" has no column `tenant`"),
+        (
+            with(&[]).replace(r#""table":"t""#, r#""table":"x""#),
+            "there is no table \"x\" in the database (tables: `leases`, `t`, `w`); `columns` describes",
+        ),
         (r#","table":"t""#.to_owned(), "this is not outhaul's own table, so describe it with `columns`"),
         (
             r#","table":"w","lease_table":"l","topic":"x","columns":{"id":"ref","payload":"body","state":"state"}"#.to_owned(),
