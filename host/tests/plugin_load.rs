@@ -1,4 +1,11 @@
 //! Loading components: the cache, the manifest's key, and components that are not what they should be.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise, and shows what it saw"
+)]
 
 mod plugin_bench;
 

@@ -23,6 +23,24 @@ pub enum FailureCode {
 }
 
 impl FailureCode {
+    /// The adapter trapped, ran out of memory or stack, or ended itself.
+    #[must_use]
+    pub fn trapped() -> Self {
+        Self::Other("trapped".to_owned())
+    }
+
+    /// The adapter answered nonsense.
+    #[must_use]
+    pub fn adapter_fault() -> Self {
+        Self::Other("adapter-fault".to_owned())
+    }
+
+    /// Whether the adapter itself is at fault, and not its destination.
+    #[must_use]
+    pub fn is_adapter_fault(&self) -> bool {
+        *self == Self::trapped() || *self == Self::adapter_fault()
+    }
+
     /// The stable word for logs, metrics and the table.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -187,7 +187,7 @@ impl<W: World> Adapter<W> {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => {
                 tracing::debug!(adapter = self.shared.identity.name, "{call}: {error:?}");
-                (FailureCode::Other("trapped".to_owned()), limits::describe(&error, &self.shared.limits))
+                (FailureCode::trapped(), limits::describe(&error, &self.shared.limits))
             }
             Err(ended) => (FailureCode::Timeout, format!("was ended: {ended}")),
         };
@@ -198,7 +198,7 @@ impl<W: World> Adapter<W> {
     /// A failure because the guest answered nonsense: the answer is thrown away, nothing of it is used.
     pub(super) fn nonsense(&self, call: &'static str, text: &str) -> Failure {
         self.metrics.adapter_faults.get_or_create(&self.labels(call)).inc();
-        self.shared.failure(FailureCode::Other("adapter-fault".to_owned()), call, text, None)
+        self.shared.failure(FailureCode::adapter_fault(), call, text, None)
     }
 
     /// [`Adapter::call`] for exports that return a failure of their own.

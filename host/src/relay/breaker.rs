@@ -1,7 +1,7 @@
 //! The circuit breaker in front of one publisher: when a whole destination is down, messages wait without using up attempts.
 //!
 //! ```text
-//!            `failures` outage failures in a row            `open` has passed
+//!            `failures` such failures in a row              `open` has passed
 //!   closed ---------------------------------------> open --------------------> half-open
 //!     ^                                               ^                            |
 //!     |               any success                     |   a probe fails: open for  |
@@ -76,7 +76,7 @@ impl Breaker {
         if was_closed { Change::None } else { Change::Closed }
     }
 
-    /// An outage failure. Others say nothing about the destination as a whole.
+    /// A failure of the destination or of the adapter as a whole. Others say nothing about them.
     pub(super) fn failure(&mut self, now: Instant) -> Change {
         match &mut self.state {
             State::Closed { failures } => {

@@ -125,12 +125,14 @@ impl Pipeline {
     }
 
     fn settle_retry(&mut self, publisher: usize, id: EntryId, failure: Failure, now: Instant) {
+        // Both open the breaker. An outage gives the attempt back, a trap does not: its message may be what brings it about.
         let outage = failure.code.is_outage();
         let mut open_for = None;
-        if outage {
+        if outage || failure.code.is_adapter_fault() {
             let change = self.destinations.get_mut(publisher).map_or(Change::None, |destination| destination.breaker.failure(now));
             self.on_breaker_change(publisher, change);
-            open_for = self.destinations.get(publisher).and_then(|destination| destination.breaker.open_until()).map(|until| until - now);
+            let until = self.destinations.get(publisher).and_then(|destination| destination.breaker.open_until());
+            open_for = until.filter(|_| outage).map(|until| until - now);
         }
         let attempts = self.dispatcher.entry(id).map_or(1, |entry| entry.message().attempts());
         let max_attempts = self.parts.config.max_attempts;

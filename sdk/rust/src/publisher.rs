@@ -54,10 +54,11 @@ impl<P: Publisher> Default for PublisherSlot<P> {
     }
 }
 
-/// Exports a [`Publisher`] from the component. Once a crate.
+/// Exports a [`Publisher`] from the component. Once a crate. Natively it is nothing: there the adapter is a plain type.
 #[macro_export]
 macro_rules! export_publisher {
     ($publisher:ty) => {
+        #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code)]
         const _: () = {
             thread_local! {

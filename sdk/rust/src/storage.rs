@@ -80,9 +80,11 @@ impl<S: Storage> Default for StorageSlot<S> {
 }
 
 /// Exports a [`Storage`](crate::Storage) from the component, with the fused and the admin interface. Once a crate.
+/// Natively it is nothing: there the adapter is a plain type.
 #[macro_export]
 macro_rules! export_storage {
     ($storage:ty) => {
+        #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code)]
         const _: () = {
             use ::core::result::Result as R;

@@ -136,6 +136,7 @@ impl HttpClient {
                 return Error::HttpResponseTimeout;
             }
             if let Some(error) = cause.downcast_ref::<std::io::Error>() {
+                let error = innermost(error);
                 if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
                     return self.tls_failed(tls, notes, target);
                 }
@@ -166,6 +167,14 @@ impl HttpClient {
         self.denials.tell(notes, &format!("TLS with {target} failed: {error}{hint}"));
         if certificate { Error::TlsCertificateError } else { Error::TlsProtocolError }
     }
+}
+
+/// The I/O error inside I/O errors: connectors wrap one in another, which `source` does not show.
+fn innermost(mut error: &std::io::Error) -> &std::io::Error {
+    while let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
+        error = inner;
+    }
+    error
 }
 
 fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
