@@ -1,6 +1,8 @@
 //! Messages per second from SQLite to nowhere: through the components, and beside them the same adapters as plain Rust in the
 //! same engine, in turn, on equal tables. Run by `cargo xtask throughput`, which builds with optimisation.
 
+#![allow(clippy::print_stdout, reason = "a program that prints a table")]
+
 mod convert;
 mod database;
 mod native;
