@@ -143,7 +143,8 @@ fn main() -> Result<()> {
 fn prepare(workspace: &Workspace) -> Result<()> {
     setup::run()?;
     guests::build(workspace)?;
-    step("build the host and the test kit", || workspace.cargo(["build", "--package", "outhaul", "--package", "outhaul-tests", "--bins"]))
+    // The whole workspace, as the tests do: with fewer packages cargo would choose other features and compile wasmtime twice.
+    step("build the host and the test kit", || workspace.cargo(["build", "--workspace", "--bins"]))
 }
 
 fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
