@@ -122,7 +122,8 @@ pub fn batch(payloads: &[&str]) -> Batch {
 
 pub fn call(deadline: Duration) -> (PublishCall, mpsc::UnboundedReceiver<(usize, Outcome)>) {
     let (reports, received) = mpsc::unbounded_channel();
-    let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now() + deadline));
+    // As in the relay: a lease outlives the call.
+    let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now() + deadline + Duration::from_secs(60)));
     (PublishCall { deadline, reports, cancel: CancellationToken::new(), lease }, received)
 }
 
