@@ -31,7 +31,7 @@ use tracing::{debug, info, warn};
 const EVENTS_AT_ONCE: usize = 256;
 
 /// A call is not made smaller than this to spread messages over idle lanes: below it, the fixed cost of a call shows.
-const SMALLEST_SPREAD: usize = 16;
+const SMALLEST_SPREAD: usize = 64;
 
 /// What a task beside the pipeline reports.
 #[derive(Debug)]
