@@ -4,6 +4,7 @@
 //! that is still running (`halted`). A call takes one message of every ready key in turn, then further ones of the same keys:
 //! many keys side by side first, runs of a key only to fill the batch. Pure: time comes in as a parameter.
 
+use super::leases::Lease;
 use crate::domain::{Batch, Message};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -34,6 +35,10 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn message(&self) -> Message<'_> {
         self.batch.message(self.index)
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        Lease { epoch: self.epoch, until: self.lease_until }
     }
 
     pub(super) fn append_to(&self, batch: &mut Batch) {

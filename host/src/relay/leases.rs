@@ -34,6 +34,13 @@ impl Leases {
     }
 }
 
+/// Under which name a message was claimed, and up to when it is surely ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) epoch: u32,
+    pub(super) until: Instant,
+}
+
 /// The worker name of an epoch: a new epoch starts whenever a lease has ended, so that rows claimed before it can be told from
 /// rows claimed again since.
 pub(super) fn worker(base: &str, epoch: u32) -> String {

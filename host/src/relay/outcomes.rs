@@ -163,7 +163,7 @@ impl Pipeline {
 
     pub(super) fn verdict(&mut self, entry: &Entry, verdict: Verdict, now: Instant) {
         debug!(relay = self.parts.config.name, id = entry.message().id(), ?verdict, "outcome");
-        self.settler.add(entry.epoch, verdict, entry.message().id(), entry.bytes, now);
+        self.settler.add(entry.lease(), verdict, entry.message().id(), entry.bytes, now);
     }
 
     fn note_success(&mut self, publisher: usize) {

@@ -386,7 +386,7 @@ impl Pipeline {
 
     /// Hands a message back untried.
     pub(super) fn release(&mut self, entry: &super::dispatcher::Entry, delay: Duration, now: Instant) {
-        self.settler.add(entry.epoch, Verdict::Release { delay }, entry.message().id(), entry.bytes, now);
+        self.settler.add(entry.lease(), Verdict::Release { delay }, entry.message().id(), entry.bytes, now);
     }
 
     pub(super) fn on_breaker_change(&mut self, index: usize, change: Change) {

@@ -1,5 +1,6 @@
 //! Gathers verdicts until they are written: one settle call for many messages, equal verdicts together.
 
+use super::leases::Lease;
 use crate::domain::{Column, Settlement, Verdict};
 use std::collections::HashMap;
 use tokio::time::Instant;
@@ -14,17 +15,28 @@ pub(super) struct Group {
     pub(super) bytes: usize,
     /// When the first verdict came.
     pub(super) since: Instant,
+    /// When the first of the leases ends under which these verdicts may be written.
+    pub(super) lease_until: Instant,
     places: HashMap<Verdict, usize>,
 }
 
 impl Group {
-    fn new(epoch: u32, now: Instant) -> Self {
-        Self { epoch, settlements: Vec::new(), messages: 0, bytes: 0, since: now, places: HashMap::new() }
+    fn new(lease: Lease, now: Instant) -> Self {
+        Self {
+            epoch: lease.epoch,
+            settlements: Vec::new(),
+            messages: 0,
+            bytes: 0,
+            since: now,
+            lease_until: lease.until,
+            places: HashMap::new(),
+        }
     }
 
-    fn add(&mut self, verdict: Verdict, id: &str, bytes: usize) {
+    fn add(&mut self, lease: Lease, verdict: Verdict, id: &str, bytes: usize) {
         self.messages += 1;
         self.bytes += bytes;
+        self.lease_until = self.lease_until.min(lease.until);
         let place = *self.places.entry(verdict).or_insert_with_key(|verdict| {
             self.settlements.push(Settlement { verdict: verdict.clone(), ids: Column::default() });
             self.settlements.len() - 1
@@ -42,13 +54,13 @@ pub(super) struct Settler {
 }
 
 impl Settler {
-    /// Adds a verdict on a message that was claimed in `epoch`.
-    pub(super) fn add(&mut self, epoch: u32, verdict: Verdict, id: &str, bytes: usize, now: Instant) {
-        match self.groups.iter_mut().find(|group| group.epoch == epoch) {
-            Some(group) => group.add(verdict, id, bytes),
+    /// Adds a verdict on a message that was claimed under `lease`.
+    pub(super) fn add(&mut self, lease: Lease, verdict: Verdict, id: &str, bytes: usize, now: Instant) {
+        match self.groups.iter_mut().find(|group| group.epoch == lease.epoch) {
+            Some(group) => group.add(lease, verdict, id, bytes),
             None => {
-                let mut group = Group::new(epoch, now);
-                group.add(verdict, id, bytes);
+                let mut group = Group::new(lease, now);
+                group.add(lease, verdict, id, bytes);
                 self.groups.push_back(group);
             }
         }
@@ -61,6 +73,11 @@ impl Settler {
 
     pub(super) fn first(&self) -> Option<&Group> {
         self.groups.front()
+    }
+
+    /// When the first lease ends under which a verdict here may be written.
+    pub(super) fn lease_until(&self) -> Option<Instant> {
+        self.groups.iter().map(|group| group.lease_until).min()
     }
 
     pub(super) fn messages(&self) -> usize {
@@ -86,10 +103,12 @@ mod tests {
         let mut settler = Settler::default();
         let now = Instant::now();
         let release = Verdict::Release { delay: Duration::ZERO };
-        settler.add(0, Verdict::Delivered, "a", 10, now);
-        settler.add(0, release.clone(), "b", 10, now);
-        settler.add(0, Verdict::Delivered, "c", 5, now);
-        settler.add(1, Verdict::Delivered, "d", 1, now);
+        let lease = |epoch, seconds| Lease { epoch, until: now + Duration::from_secs(seconds) };
+        settler.add(lease(0, 30), Verdict::Delivered, "a", 10, now);
+        settler.add(lease(0, 10), release.clone(), "b", 10, now);
+        settler.add(lease(0, 20), Verdict::Delivered, "c", 5, now);
+        settler.add(lease(1, 40), Verdict::Delivered, "d", 1, now);
+        assert_eq!(settler.lease_until(), Some(now + Duration::from_secs(10)));
         assert_eq!((settler.messages(), settler.bytes()), (4, 26));
         let group = settler.take().unwrap();
         assert_eq!((group.epoch, group.messages, group.bytes), (0, 3, 25));

@@ -2,7 +2,7 @@
 
 use super::Mode;
 use super::dispatcher::{Admission, EntryId};
-use super::leases;
+use super::leases::{self, Lease};
 use super::pipeline::{Claim, Event, Pipeline};
 use super::settler::Group;
 use crate::domain::{Column, Failure, FailureCode, Settlement, Verdict};
@@ -34,6 +34,7 @@ pub(super) struct StoreState {
     /// Of the group that is being written, or whose settle call failed.
     pub(super) settling_messages: usize,
     pub(super) settling_bytes: usize,
+    settling_lease: Option<Instant>,
     /// A group whose settle call failed: written again before any other.
     unsettled: Option<Group>,
     failures: u32,
@@ -52,6 +53,7 @@ impl StoreState {
             extending: 0,
             settling_messages: 0,
             settling_bytes: 0,
+            settling_lease: None,
             unsettled: None,
             failures: 0,
             last_failure: None,
@@ -171,6 +173,12 @@ impl Pipeline {
         let (limit, max_bytes) = self.room()?;
         // What can no longer be ours must be out of memory before it can come back with a claim.
         self.expire(now);
+        // Verdicts that could not be written while their leases held: their rows may come back with this claim, and must come under
+        // another name, or the old verdict would be written over the new lease.
+        let overdue = self.settler.lease_until().into_iter().chain(self.store.settling_lease).any(|until| until <= now);
+        if overdue {
+            self.store.epoch += 1;
+        }
         let config = &self.parts.config;
         let epoch = self.store.epoch;
         let request = ClaimRequest {
@@ -222,6 +230,7 @@ impl Pipeline {
         self.store.settling = true;
         self.store.settling_messages = group.messages;
         self.store.settling_bytes = group.bytes;
+        self.store.settling_lease = Some(group.lease_until);
     }
 
     pub(super) fn on_claimed(&mut self, claim: Claim, result: Result<Claimed, Failure>, elapsed: Duration, now: Instant) {
@@ -280,6 +289,7 @@ impl Pipeline {
         // The claim may have taken long: what ended meanwhile may be in it again.
         self.expire(now);
         let batch = Arc::new(batch);
+        let lease = Lease { epoch: claim.epoch, until: claim.lease_until };
         for index in 0..batch.len() {
             let message = batch.message(index);
             let (id, bytes) = (message.id(), message.bytes());
@@ -288,7 +298,7 @@ impl Pipeline {
                 Some(_) if bytes > most && message.payload().is_some_and(|payload| payload.len() > most) => {
                     let text = format!("{bytes} bytes are more than the relay's `max_message_bytes` ({most})");
                     let failure = Failure::new(FailureCode::TooLarge, text);
-                    self.settler.add(claim.epoch, Verdict::Dead(failure), id, bytes, now);
+                    self.settler.add(lease, Verdict::Dead(failure), id, bytes, now);
                 }
                 Some(publisher) => {
                     let (epoch, lease_until) = (claim.epoch, claim.lease_until);
@@ -297,7 +307,7 @@ impl Pipeline {
                 None => {
                     let text = format!("no route of relay `{}` matches the topic `{}`", self.parts.config.name, message.topic());
                     let failure = Failure::new(FailureCode::InvalidConfiguration, text);
-                    self.settler.add(claim.epoch, Verdict::Dead(failure), id, bytes, now);
+                    self.settler.add(lease, Verdict::Dead(failure), id, bytes, now);
                 }
             }
         }
@@ -307,6 +317,7 @@ impl Pipeline {
         self.on_storage_success();
         self.store.settling_messages = 0;
         self.store.settling_bytes = 0;
+        self.store.settling_lease = None;
         if !lost.is_empty() {
             let count = u64::try_from(lost.len()).unwrap_or(u64::MAX);
             self.counters.late.inc_by(count);
