@@ -186,7 +186,7 @@ pub struct Poll {
 /// The circuit breaker in front of one publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// `failures`: so many outage failures in a row open it. 0: never.
+    /// `failures`: so many outage failures in a row, with no success for a second, open it. 0: never.
     pub failures: u32,
     /// `open`: how long it stays open at first, doubling up to `max`.
     pub open: Duration,

@@ -226,7 +226,7 @@ fn poll(section: Section<'_>) -> Poll {
 }
 
 fn breaker(section: Section<'_>) -> Breaker {
-    let failures = section.number("failures", 20u32, ANY);
+    let failures = section.number("failures", 5u32, ANY);
     let open = section.duration("open", Duration::from_secs(5), false);
     let max = section.duration("max", Duration::from_secs(60), false);
     let probes = section.number("probes", 10usize, PROBES);

@@ -60,10 +60,12 @@ impl FailureCode {
         }
     }
 
-    /// Whether this says that the whole destination is down, rather than one message bad.
+    /// Whether an attempt that failed so, and may be tried again, says that no message gets through at present, rather than that
+    /// one message is bad: the destination is down, or what is needed to reach it (a grant, a secret, credentials) is missing.
     #[must_use]
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Network | Self::Timeout | Self::Unavailable)
+        let down = matches!(self, Self::Network | Self::Timeout | Self::Unavailable);
+        down || matches!(self, Self::Unauthorized | Self::InvalidConfiguration | Self::SigningUnavailable)
     }
 }
 

@@ -6,13 +6,14 @@ pub const MAX_DETAIL_BYTES: usize = 4096;
 /// Marks where a text was cut.
 const CUT: &str = "… (cut)";
 
-/// Text without NUL and other control characters (but newline and tab), cut on a character border with a mark.
+/// One line of text: without NUL and other control characters, line breaks and tabs as spaces (in a log nobody may write a line that
+/// looks like another's), cut on a character border with a mark.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_DETAIL_BYTES));
     for character in text.chars() {
         let character = match character {
-            '\n' | '\t' => character,
+            '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => ' ',
             _ if character.is_control() => '\u{FFFD}',
             _ => character,
         };
@@ -38,8 +39,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nul_is_replaced() {
-        assert_eq!(clean("a\0b\nc"), "a\u{FFFD}b\nc");
+    fn control_characters_are_replaced_and_it_stays_one_line() {
+        assert_eq!(clean("a\0b\nc\u{2028}d\u{1b}[31m"), "a\u{FFFD}b c d\u{FFFD}[31m");
     }
 
     #[test]
@@ -54,7 +55,7 @@ mod tests {
         fn any_bytes_become_clean_text(bytes in prop::collection::vec(any::<u8>(), 0..10_000)) {
             let text = clean_bytes(&bytes);
             prop_assert!(text.len() <= MAX_DETAIL_BYTES);
-            prop_assert!(!text.contains('\0'));
+            prop_assert!(!text.contains(char::is_control));
         }
     }
 }

@@ -7,11 +7,16 @@
 //!     |               any success                     |   a probe fails: open for  |
 //!     +-----------------------------------------------+-- twice as long -----------+
 //! ```
-//! A success closes it from any state: it proves that the destination lives.
+//! A success closes it from any state: it proves that the destination lives. While there are successes, failures in a row are
+//! chance (a fifth of the requests failing makes five in a row every few thousand): it opens only once there was none for
+//! [`NO_SUCCESS_FOR`].
 
 use crate::config::model::Breaker as Settings;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Longer than the pause between two messages of a destination that is worth protecting from chance, and short beside any back-off.
+const NO_SUCCESS_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -26,6 +31,8 @@ pub(super) struct Breaker {
     settings: Settings,
     state: State,
     open_for: Duration,
+    /// Of the last success; at first, of the start.
+    alive: Instant,
 }
 
 /// What a state change is worth telling.
@@ -37,8 +44,8 @@ pub(super) enum Change {
 }
 
 impl Breaker {
-    pub(super) fn new(settings: Settings) -> Self {
-        Self { settings, state: State::Closed { failures: 0 }, open_for: settings.open }
+    pub(super) fn new(settings: Settings, now: Instant) -> Self {
+        Self { settings, state: State::Closed { failures: 0 }, open_for: settings.open, alive: now }
     }
 
     /// Lets time pass: an open breaker whose time is over becomes half-open.
@@ -69,8 +76,9 @@ impl Breaker {
         }
     }
 
-    pub(super) fn success(&mut self) -> Change {
+    pub(super) fn success(&mut self, now: Instant) -> Change {
         let was_closed = self.is_closed();
+        self.alive = now;
         self.state = State::Closed { failures: 0 };
         self.open_for = self.settings.open;
         if was_closed { Change::None } else { Change::Closed }
@@ -81,7 +89,8 @@ impl Breaker {
         match &mut self.state {
             State::Closed { failures } => {
                 *failures = failures.saturating_add(1);
-                if self.settings.failures == 0 || *failures < self.settings.failures {
+                let few = self.settings.failures == 0 || *failures < self.settings.failures;
+                if few || now < self.alive + NO_SUCCESS_FOR {
                     return Change::None;
                 }
             }
@@ -106,16 +115,17 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    fn breaker(failures: u32) -> Breaker {
-        Breaker::new(Settings { failures, open: Duration::from_secs(5), max: Duration::from_secs(12), probes: 3 })
+    fn breaker(failures: u32, now: Instant) -> Breaker {
+        Breaker::new(Settings { failures, open: Duration::from_secs(5), max: Duration::from_secs(12), probes: 3 }, now)
     }
 
     #[test]
     fn opens_after_failures_in_a_row_and_doubles_up_to_the_maximum() {
-        let mut breaker = breaker(2);
-        let mut now = Instant::now();
+        let start = Instant::now();
+        let mut breaker = breaker(2, start);
+        let mut now = start + NO_SUCCESS_FOR;
         assert_eq!(breaker.failure(now), Change::None);
-        assert_eq!(breaker.success(), Change::None);
+        assert_eq!(breaker.success(start), Change::None);
         assert_eq!(breaker.failure(now), Change::None);
         let mut opened = Vec::new();
         for _ in 0..3 {
@@ -128,15 +138,27 @@ mod tests {
             }
         }
         assert_eq!(opened, [5, 10, 12]);
-        assert_eq!(breaker.success(), Change::Closed);
+        assert_eq!(breaker.success(now), Change::Closed);
         assert_eq!(breaker.allowance(), None);
     }
 
     #[test]
+    fn failures_in_a_row_are_chance_while_there_are_successes() {
+        let start = Instant::now();
+        let mut breaker = breaker(2, start);
+        breaker.success(start);
+        for millis in 0..1000 {
+            assert_eq!(breaker.failure(start + Duration::from_millis(millis)), Change::None);
+        }
+        assert!(matches!(breaker.failure(start + NO_SUCCESS_FOR), Change::Opened { .. }));
+    }
+
+    #[test]
     fn zero_failures_means_never() {
-        let mut breaker = breaker(0);
-        for _ in 0..1000 {
-            assert_eq!(breaker.failure(Instant::now()), Change::None);
+        let start = Instant::now();
+        let mut breaker = breaker(0, start);
+        for seconds in 0..1000 {
+            assert_eq!(breaker.failure(start + Duration::from_secs(seconds)), Change::None);
         }
     }
 }

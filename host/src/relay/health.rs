@@ -32,7 +32,7 @@ impl Health {
     /// Returns whether this is news.
     pub(super) fn set_storage_error(&self, error: Option<String>) -> bool {
         let mut state = self.state();
-        let news = state.storage_error.is_some() != error.is_some();
+        let news = state.storage_error != error;
         state.storage_error = error;
         news
     }

@@ -107,14 +107,14 @@ impl Pipeline {
     fn settle_outcome(&mut self, publisher: usize, id: EntryId, outcome: Outcome, now: Instant) {
         match outcome {
             Outcome::Delivered => {
-                self.note_success(publisher);
+                self.note_success(publisher, now);
                 if let Some(entry) = self.dispatcher.finish(id) {
                     self.verdict(&entry, Verdict::Delivered, now);
                 }
             }
             Outcome::Reject(failure) => {
                 // An answer, if not a friendly one: the destination lives.
-                self.note_success(publisher);
+                self.note_success(publisher, now);
                 if let Some(entry) = self.dispatcher.finish(id) {
                     self.verdict(&entry, Verdict::Dead(failure), now);
                 }
@@ -166,8 +166,8 @@ impl Pipeline {
         self.settler.add(entry.lease(), verdict, entry.message().id(), entry.bytes, now);
     }
 
-    fn note_success(&mut self, publisher: usize) {
-        let change = self.destinations.get_mut(publisher).map_or(Change::None, |destination| destination.breaker.success());
+    fn note_success(&mut self, publisher: usize, now: Instant) {
+        let change = self.destinations.get_mut(publisher).map_or(Change::None, |destination| destination.breaker.success(now));
         if change != Change::None {
             self.on_breaker_change(publisher, change);
         }

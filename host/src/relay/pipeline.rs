@@ -157,7 +157,7 @@ impl Pipeline {
                 lanes: lanes.clone(),
                 calls: 0,
                 under_way: 0,
-                breaker: Breaker::new(parts.config.breaker),
+                breaker: Breaker::new(parts.config.breaker, now),
                 breaker_gauge: parts.metrics.breaker_state.get_or_create_owned(&labels),
                 duration: parts.metrics.publish_duration.get_or_create_owned(&labels),
             }

@@ -389,7 +389,7 @@ impl Pipeline {
         self.store.failures = self.store.failures.saturating_add(1);
         self.store.not_before = now + wait;
         let (relay, storage) = (&self.parts.config.name, &self.parts.config.storage);
-        // Each failure once as news, then quietly: readiness and the metrics go on telling.
+        // Each text once, then quietly: readiness and the metrics go on telling. At most one every few seconds, as calls are.
         if self.parts.health.set_storage_error(Some(failure.to_string())) {
             warn!(relay, storage, call, %failure, "the storage fails: trying again until it answers");
         } else {

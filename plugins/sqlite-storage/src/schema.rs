@@ -49,7 +49,7 @@ fn own(table: &TableName) -> Result<Ddl, Failure> {
     attempts     INTEGER NOT NULL DEFAULT 0,
     available_at INTEGER NOT NULL DEFAULT 0,
     leased_by    TEXT,
-    created_at   INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    created_at   INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)),
     done_at      INTEGER,
     last_error   TEXT,
     headers      TEXT,

@@ -28,7 +28,7 @@ fn relay() -> model::Relay {
         publish_timeout: 10 * SECOND,
         settle_delay: 2 * MILLI,
         poll: model::Poll { min: 50 * MILLI, max: SECOND, wake_check: 10 * MILLI },
-        breaker: model::Breaker { failures: 20, open: 5 * SECOND, max: 60 * SECOND, probes: 10 },
+        breaker: model::Breaker { failures: 5, open: 5 * SECOND, max: 60 * SECOND, probes: 10 },
     }
 }
 
@@ -268,10 +268,30 @@ async fn an_outage_opens_the_breaker_and_burns_no_attempts() {
     tokio::time::sleep_until(started + Duration::from_secs(3590)).await;
     bench.until(|bench| bench.storage.count(State::Delivered) == 200).await;
     assert!(started.elapsed() < Duration::from_secs(3600 + 130), "{:?}", started.elapsed());
-    assert!((0..200).all(|id| bench.storage.row(&id.to_string()).attempts <= 3));
+    // One before it opened, one of the delivery.
+    assert!((0..200).all(|id| bench.storage.row(&id.to_string()).attempts <= 2));
     assert!(bench.health.open_breakers().is_empty());
     bench.shutdown.graceful.cancel();
     assert_eq!(running.await.unwrap().unwrap().failed, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_message_outlives_an_outage_and_so_does_a_missing_grant() {
+    for code in [FailureCode::Network, FailureCode::InvalidConfiguration, FailureCode::SigningUnavailable] {
+        let over = tokio::time::Instant::now() + Duration::from_secs(3600);
+        let down = move || tokio::time::Instant::now() < over;
+        let mut bench =
+            Bench::new(true, ScriptedPublisher::new(move |_, _| (MILLI, if down() { retry(code.clone()) } else { Outcome::Delivered })));
+        bench.config.max_attempts = 10;
+        bench.storage.insert("t", Some("a"));
+        bench.storage.insert("t", Some("a"));
+        let running = bench.spawn();
+        tokio::time::sleep_until(over).await;
+        bench.until(|bench| bench.storage.count(State::Delivered) == 2).await;
+        assert_eq!([bench.storage.row("0").attempts, bench.storage.row("1").attempts], [5, 1], "four before it opened");
+        bench.shutdown.graceful.cancel();
+        running.await.unwrap().unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]
