@@ -62,6 +62,8 @@ pub struct Claimed {
     pub batch: Batch,
     /// Ended dead: id and reason.
     pub refused: Vec<(String, Failure)>,
+    /// The search was cut short: claim again at once.
+    pub unfinished: bool,
 }
 
 /// The result of a fused call.

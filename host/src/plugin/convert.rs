@@ -172,6 +172,7 @@ pub(super) fn request_out(request: &ClaimRequest) -> storage::ClaimRequest {
 pub(super) fn claimed_in(claimed: storage::Claimed) -> Claimed {
     Claimed {
         batch: batch_in(claimed.batch),
+        unfinished: claimed.unfinished,
         refused: claimed.refused.into_iter().map(|refusal| (refusal.id, failure_in(refusal.failure))).collect(),
     }
 }

@@ -18,7 +18,9 @@ struct HttpPublisher {
 
 impl Publisher for HttpPublisher {
     fn open(config: &str) -> Result<Self, Failure> {
-        Ok(Self { settings: Settings::parse(config)?, logged_headers: RefCell::default() })
+        let settings = Settings::parse(config)?;
+        settings.check_secrets(secrets::get)?;
+        Ok(Self { settings, logged_headers: RefCell::default() })
     }
 
     fn publish(&mut self, batch: &Batch, deadline: Duration) -> Vec<Outcome> {

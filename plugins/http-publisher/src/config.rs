@@ -217,6 +217,25 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Checks that every secret that the configuration names can be had. Asked once, when the adapter is opened; a secret that
+    /// goes missing later makes messages wait.
+    ///
+    /// # Errors
+    /// `invalid-configuration`, naming the key.
+    pub fn check_secrets(&self, secret: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
+        let headers = self.headers.iter().filter_map(|(header, source)| match source {
+            HeaderSource::Secret { name, .. } => Some((format!("headers.{header}"), name)),
+            HeaderSource::Fixed(_) => None,
+        });
+        let signature = self.signature.iter().flat_map(Signature::secrets).map(|name| ("signature.secret".to_owned(), name));
+        match headers.chain(signature).find(|(_, name)| secret(name).is_none()) {
+            Some((key, name)) => Err(Failure::invalid_configuration(format!(
+                "`{key}`: there is no secret `{name}`: add [secrets.{name}] and `allow_secrets = [\"{name}\"]`, and set its value"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Reads the adapter's table, as JSON.
     ///
     /// # Errors
@@ -335,6 +354,18 @@ fn statuses(key: &str, list: Vec<u16>, allowed: std::ops::RangeInclusive<u16>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_must_be_there_when_the_adapter_is_opened() {
+        let config = r#"{"url":"https://h.example/","headers":{"Authorization":{"secret":"token"}},"signature":{"scheme":"standard-webhooks","secret":["new","old"]}}"#;
+        let settings = Settings::parse(config).unwrap();
+        let without = |missing: &'static str| settings.check_secrets(move |name| (name != missing).then(String::new));
+        assert_eq!(without("none of them"), Ok(()));
+        for (name, key) in [("token", "`headers.authorization`"), ("old", "`signature.secret`")] {
+            let failure = without(name).unwrap_err();
+            assert!(failure.detail.starts_with(key) && failure.detail.contains(&format!("`{name}`")), "{}", failure.detail);
+        }
+    }
 
     fn with(extra: &str) -> Result<Settings, Failure> {
         Settings::parse(&format!(r#"{{"url":"https://h/{{topic}}"{extra}}}"#))

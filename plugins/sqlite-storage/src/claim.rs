@@ -247,7 +247,7 @@ impl<D: Database> Outbox<D> {
                 transaction.commit(Vec::new())?;
             }
             ready.progress.floor = next_floor;
-            return Ok((Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new() } }, Vec::new()));
+            return Ok((Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new(), unfinished: false } }, Vec::new()));
         }
 
         let mut statements = Vec::new();
@@ -293,7 +293,7 @@ impl<D: Database> Outbox<D> {
         } else {
             (outhaul_sdk::Batch::new(), Vec::new())
         };
-        Ok((Turn { lost, claimed: Claimed { batch, refused: refusals } }, faults))
+        Ok((Turn { lost, claimed: Claimed { batch, refused: refusals, unfinished: false } }, faults))
     }
 }
 

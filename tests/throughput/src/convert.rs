@@ -116,5 +116,5 @@ pub(crate) fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
 
 pub(crate) fn claimed_in(claimed: sdk::Claimed) -> ports::Claimed {
     let refused = claimed.refused.into_iter().map(|refusal| (refusal.id, failure_in(refusal.failure))).collect();
-    ports::Claimed { batch: batch_in(claimed.batch), refused }
+    ports::Claimed { batch: batch_in(claimed.batch), refused, unfinished: claimed.unfinished }
 }

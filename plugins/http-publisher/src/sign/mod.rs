@@ -48,6 +48,14 @@ pub enum Signature {
 }
 
 impl Signature {
+    /// The names of the secrets that it needs.
+    pub fn secrets(&self) -> &[String] {
+        match self {
+            Self::StandardWebhooks(secrets) => secrets,
+            Self::Rfc9421(signature) => std::slice::from_ref(&signature.secret),
+        }
+    }
+
     /// Checks the configuration. `idempotency_header` is covered by an RFC 9421 signature that does not list its components.
     ///
     /// # Errors

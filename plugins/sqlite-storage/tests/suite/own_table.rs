@@ -15,6 +15,10 @@ fn creating_the_schema_twice_changes_nothing() {
     assert_eq!(bench.value("SELECT count(*) FROM outbox"), "1");
     let schema = outbox.schema().unwrap();
     assert!(schema.contains("CREATE TABLE IF NOT EXISTS \"outbox\"") && schema.contains("journal_mode = WAL"), "{schema}");
+    // A default runs in the producer's SQLite, and 'subsec' is news of 3.42 (NULL before).
+    assert!(!schema.contains("subsec"), "{schema}");
+    let age = bench.value("SELECT abs(created_at - unixepoch('subsec') * 1000) < 60000 FROM outbox");
+    assert_eq!(age, "1", "created_at is in milliseconds");
     // The text is a migration that SQLite takes as it is.
     Bench::new(&schema);
 }
