@@ -109,8 +109,8 @@ pub trait Storage: Send + Sync {
 
 /// Up to when the messages of a publish call are surely ours; moves on as their leases are renewed.
 ///
-/// For whoever sends bytes: looked at right before they leave. After a pause of the whole process (SIGSTOP, a suspended
-/// machine) the clock knows at once what no timer has told yet.
+/// For whoever sends bytes: looked at right before they leave. After a pause of the whole process (SIGSTOP, a frozen
+/// container) the clock knows at once what no timer has told yet.
 #[derive(Debug)]
 pub struct LeaseEnd {
     start: Instant,

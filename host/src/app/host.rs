@@ -33,6 +33,7 @@ impl Outcome {
             retried: sum.retried.saturating_add(one.retried),
             released: sum.released.saturating_add(one.released),
             late: sum.late.saturating_add(one.late),
+            breaker_open: sum.breaker_open || one.breaker_open,
         })
     }
 }

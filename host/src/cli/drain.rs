@@ -17,8 +17,8 @@ Examples:
   outhaul drain
   outhaul drain --json             {\"sent\":10,\"failed\":1,\"retried\":0,\"released\":0,\"late\":0,\"relays\":{...}}
 
-Exit codes: 0 if nothing that is due is left (also where messages failed), 1 if it was interrupted or the storage failed,
-2 if the configuration is wrong.")]
+Exit codes: 0 if nothing that is due is left (also where messages failed), 1 if it was interrupted, the
+storage failed or a circuit breaker is open, 2 if the configuration is wrong.")]
 pub(super) struct Args {
     /// Only this relay (may be repeated); left out: all.
     #[arg(long = "relay", value_name = "NAME")]
@@ -41,13 +41,17 @@ pub(super) async fn run(args: Args, app: App) -> CommandResult {
         output::json(&Document { total: outcome.total(), relays: &outcome.relays })?;
     } else {
         let rows = outcome.relays.iter().map(|(name, summary)| {
-            let Summary { sent, failed, retried, released, late } = summary;
+            let Summary { sent, failed, retried, released, late, breaker_open: _ } = summary;
             [name.clone(), sent.to_string(), failed.to_string(), retried.to_string(), released.to_string(), late.to_string()]
         });
         output::table(["relay", "sent", "failed", "retried", "released", "late"], rows)?;
     }
     if outcome.interrupted {
         return Err(CommandError::failure(anyhow::anyhow!("interrupted: rows that are due may be left")));
+    }
+    if outcome.total().breaker_open {
+        let text = "the destination fails and its circuit breaker is open: rows that are due may be left, with their attempts";
+        return Err(CommandError::failure(anyhow::anyhow!(text)));
     }
     Ok(())
 }

@@ -120,6 +120,15 @@ pub struct Limits {
     pub returned_bytes: usize,
 }
 
+impl Limits {
+    /// Most bytes of messages that a storage should claim at once: they cross as a result of SQL and as its answer, each with
+    /// offsets and headers beside them, and are held several times over in its memory meanwhile.
+    #[must_use]
+    pub fn most_claimed_bytes(&self) -> usize {
+        (self.returned_bytes / 4).min(self.memory_bytes / 8)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { memory_bytes: 256 << 20, call_timeout: Duration::from_secs(20), returned_bytes: 64 << 20 }

@@ -137,9 +137,10 @@ fn against_storage(section: &Section<'_>, storage: &StorageEntry, lease: Located
         );
         blame(section, lease.with("lease"), call_timeout.with(format!("storages.{name}.limits.call_timeout")), text);
     }
-    if max_message_bytes.value >= returned.value {
+    let most = storage.adapter.limits.most_claimed_bytes();
+    if max_message_bytes.value > most {
         let text = format!(
-            "max_message_bytes ({}) must be smaller than limits.returned_bytes of storages.{name} ({})",
+            "max_message_bytes ({}) must not be more than a quarter of limits.returned_bytes of storages.{name} ({}), nor an eighth of its limits.memory: it could not hand such a message over",
             max_message_bytes.shown_size(),
             returned.shown_size()
         );

@@ -35,6 +35,12 @@ impl FailureCode {
         Self::Other("adapter-fault".to_owned())
     }
 
+    /// The call never began, because every instance of the adapter was busy.
+    #[must_use]
+    pub fn not_started() -> Self {
+        Self::Other("not-started".to_owned())
+    }
+
     /// Whether the adapter itself is at fault, and not its destination.
     #[must_use]
     pub fn is_adapter_fault(&self) -> bool {

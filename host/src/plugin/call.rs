@@ -72,7 +72,7 @@ impl Gate {
         }
     }
 
-    /// Runs a future within the call. It is not polled once the gate is shut: a process that slept (SIGSTOP, a suspended machine)
+    /// Runs a future within the call. It is not polled once the gate is shut: a process that slept (SIGSTOP, a frozen container)
     /// does not go on with what it was doing.
     pub(super) async fn run<F: Future>(&self, future: F) -> Result<F::Output, Ended> {
         let guarded = Guarded { gate: self, future: std::pin::pin!(future) };

@@ -125,7 +125,12 @@ impl<W: World> Adapter<W> {
         }
         // Held until the end; the semaphore is never closed.
         let _permit = gate.run(self.permits.acquire()).await.map_err(|ended| {
-            self.shared.failure(FailureCode::Timeout, call.name, &format!("did not start: {ended} while every instance was busy"), None)
+            self.shared.failure(
+                FailureCode::not_started(),
+                call.name,
+                &format!("did not start: {ended} while every instance was busy"),
+                None,
+            )
         })?;
         let free = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut opened = match free {

@@ -112,6 +112,14 @@ impl StoragePlugin {
         self.adapter.nonsense(call, text)
     }
 
+    /// The request, with no more bytes than the adapter can hand over and hold: after the commit it is too late to find that out.
+    fn request_out(&self, request: &ClaimRequest) -> export::ClaimRequest {
+        let most = self.adapter.shared().limits.most_claimed_bytes();
+        let mut out = convert::request_out(request);
+        out.max_bytes = out.max_bytes.min(u64::try_from(most).unwrap_or(u64::MAX));
+        out
+    }
+
     fn check_claimed(&self, call: &'static str, claimed: &Claimed, request: &ClaimRequest) -> Result<(), Failure> {
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         claimed.batch.check(limit).map_err(|fault| self.nonsense(call, &format!("returned a broken batch: {fault}")))
@@ -160,7 +168,7 @@ impl Storage for StoragePlugin {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, Failure> {
-        let out = convert::request_out(request);
+        let out = self.request_out(request);
         let claimed = self
             .adapter
             .try_call(self.of("claim"), move |exports, store| Box::pin(async move { exports.storage.call_claim(store, &out).await }))
@@ -183,7 +191,7 @@ impl Storage for StoragePlugin {
     }
 
     async fn settle_and_claim(&self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
-        let (out, claim) = (convert::settlements_out(settlements), convert::request_out(request));
+        let (out, claim) = (convert::settlements_out(settlements), self.request_out(request));
         let turn = self
             .adapter
             .try_call(self.of("settle-and-claim"), move |exports, store| {

@@ -383,21 +383,22 @@ impl Dispatcher {
                 Some(key) => out.extend(self.take_queue(key)),
             }
         }
-        // Ready lists may name what was taken: an entry's number can be used again.
+        let emptied: Vec<KeyId> =
+            self.keys.iter().filter(|(_, queue)| queue.listed && queue.queue.is_empty()).map(|(key, _)| key).collect();
+        for key in &emptied {
+            if let Some(queue) = self.keys.get_mut(*key) {
+                queue.listed = false;
+            }
+        }
+        // Ready lists may name what was taken, and an entry's number can be used again: one pass over each.
         for ready in &mut self.ready {
             ready.retain(|item| match item {
                 Ready::Solo(id) => self.entries.contains(*id),
-                Ready::Key(_) => true,
+                Ready::Key(key) => self.keys.get(*key).is_some_and(|queue| queue.listed),
             });
         }
-        let keys: Vec<KeyId> = self.keys.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            if self.keys.get(key).is_some_and(|queue| queue.queue.is_empty() && queue.listed) {
-                for ready in &mut self.ready {
-                    ready.retain(|item| *item != Ready::Key(key));
-                }
-                self.unlist(key);
-            }
+        for key in emptied {
+            self.list_key(key);
         }
         out
     }

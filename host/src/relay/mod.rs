@@ -120,6 +120,8 @@ pub struct Summary {
     pub released: u64,
     /// Verdicts refused because the lease had passed to another worker.
     pub late: u64,
+    /// A drain ended early because every publisher's circuit breaker was open: rows that are due may be left.
+    pub breaker_open: bool,
 }
 
 /// Runs a relay until it is drained or shut down.

@@ -97,6 +97,11 @@ impl Pipeline {
         let unknown: Vec<EntryId> = call.entries.iter().flatten().copied().collect();
         let publisher = self.destinations.get(call.publisher).map(|destination| destination.name.as_str()).unwrap_or_default();
         warn!(relay = self.parts.config.name, publisher, messages = unknown.len(), %failure, "publish call failed");
+        if failure.code == FailureCode::not_started() {
+            // It waited its whole time for an instance that others kept busy: nothing was tried.
+            self.try_again(unknown, false, now);
+            return;
+        }
         if let ([id], 1) = (unknown.as_slice(), call.entries.len()) {
             self.settle_outcome(call.publisher, *id, Outcome::Retry(failure.clone()), now);
             return;
@@ -137,7 +142,10 @@ impl Pipeline {
         let attempts = self.dispatcher.entry(id).map_or(1, |entry| entry.message().attempts());
         let max_attempts = self.parts.config.max_attempts;
         let verdict = match open_for {
-            Some(delay) => Verdict::Release { delay },
+            Some(delay) => {
+                let asked = failure.retry_after.unwrap_or_default().min(self.parts.config.backoff.max);
+                Verdict::Release { delay: delay.max(asked) }
+            }
             None if max_attempts != 0 && attempts >= max_attempts => Verdict::Dead(failure),
             None => {
                 let random = f64::from(rand::random_range(0..=JITTER_STEPS)) / f64::from(JITTER_STEPS);

@@ -196,6 +196,7 @@ impl Pipeline {
             let now = Instant::now();
             self.pump(now);
             if self.is_finished() {
+                self.summary.breaker_open = !self.stopping && !self.drained;
                 break;
             }
             if let Some(failure) = self.gave_up() {

@@ -17,6 +17,8 @@ pub(super) struct Group {
     pub(super) since: Instant,
     /// When the first of the leases ends under which these verdicts may be written.
     pub(super) lease_until: Instant,
+    /// An earlier try to write it failed, and may have written it all the same.
+    pub(super) answer_lost: bool,
     places: HashMap<Verdict, usize>,
 }
 
@@ -29,6 +31,7 @@ impl Group {
             bytes: 0,
             since: now,
             lease_until: lease.until,
+            answer_lost: false,
             places: HashMap::new(),
         }
     }
@@ -47,6 +50,41 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Takes a group apart, verdict by verdict and then message by message, delivered ones first.
+    ///
+    /// # Errors
+    /// The group itself, if it is a single message.
+    pub(super) fn split(mut self) -> Result<Vec<Self>, Self> {
+        if self.messages <= 1 {
+            return Err(self);
+        }
+        let settlements = std::mem::take(&mut self.settlements);
+        // Sizes are not known by message: the first part answers for all bytes until it is written.
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let mut part = |settlement: Settlement| Self {
+            messages: settlement.ids.len(),
+            bytes: std::mem::take(&mut bytes),
+            settlements: vec![settlement],
+            places: HashMap::new(),
+            ..self
+        };
+        let mut parts: Vec<Self> = match <[Settlement; 1]>::try_from(settlements) {
+            Ok([Settlement { verdict, ids }]) => {
+                let one = |id: Option<&[u8]>| {
+                    let mut column = Column::default();
+                    column.push(id);
+                    Settlement { verdict: verdict.clone(), ids: column }
+                };
+                ids.iter().map(|id| part(one(id))).collect()
+            }
+            Err(several) => several.into_iter().map(part).collect(),
+        };
+        parts.sort_by_key(|part| part.settlements.first().is_none_or(|settlement| settlement.verdict != Verdict::Delivered));
+        Ok(parts)
+    }
+}
+
 /// All verdicts not yet written, oldest group first.
 #[derive(Debug, Default)]
 pub(super) struct Settler {
@@ -56,13 +94,20 @@ pub(super) struct Settler {
 impl Settler {
     /// Adds a verdict on a message that was claimed under `lease`.
     pub(super) fn add(&mut self, lease: Lease, verdict: Verdict, id: &str, bytes: usize, now: Instant) {
-        match self.groups.iter_mut().find(|group| group.epoch == lease.epoch) {
+        match self.groups.iter_mut().find(|group| group.epoch == lease.epoch && !group.answer_lost) {
             Some(group) => group.add(lease, verdict, id, bytes),
             None => {
                 let mut group = Group::new(lease, now);
                 group.add(lease, verdict, id, bytes);
                 self.groups.push_back(group);
             }
+        }
+    }
+
+    /// Parts of a group that could not be written as a whole: next in turn, each by itself.
+    pub(super) fn put_back(&mut self, parts: Vec<Group>) {
+        for part in parts.into_iter().rev() {
+            self.groups.push_front(part);
         }
     }
 
@@ -117,5 +162,27 @@ mod tests {
         assert_eq!(ids, [(Verdict::Delivered, vec![Some(&b"a"[..]), Some(&b"c"[..])]), (release, vec![Some(&b"b"[..])])]);
         assert_eq!(settler.take().map(|group| group.epoch), Some(1));
         assert!(settler.is_empty());
+    }
+
+    #[test]
+    fn a_refused_group_is_taken_apart_down_to_single_messages_delivered_first() {
+        let mut settler = Settler::default();
+        let now = Instant::now();
+        let lease = Lease { epoch: 0, until: now };
+        settler.add(lease, Verdict::Release { delay: Duration::ZERO }, "a", 1, now);
+        settler.add(lease, Verdict::Delivered, "b", 1, now);
+        settler.add(lease, Verdict::Delivered, "c", 1, now);
+        let mut group = settler.take().unwrap();
+        group.answer_lost = true;
+        settler.put_back(group.split().unwrap());
+        // New verdicts do not mix with what is being taken apart.
+        settler.add(lease, Verdict::Delivered, "d", 1, now);
+        let (first, second) = (settler.take().unwrap(), settler.take().unwrap());
+        assert_eq!((first.messages, second.messages, settler.messages()), (2, 1, 1));
+        let singles = first.split().unwrap();
+        let ids: Vec<_> = singles.iter().map(|group| group.settlements[0].ids.text(0).unwrap().to_owned()).collect();
+        assert_eq!(ids, ["b", "c"]);
+        assert_eq!(singles.into_iter().filter_map(|single| single.split().err()).count(), 2);
+        assert_eq!(second.settlements[0].verdict, Verdict::Release { delay: Duration::ZERO });
     }
 }

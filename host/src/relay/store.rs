@@ -8,7 +8,9 @@ use super::settler::Group;
 use crate::domain::{Column, Failure, FailureCode, Settlement, Verdict};
 use crate::metrics::FailureLabels;
 use crate::ports::{ClaimRequest, Claimed, Turn};
+use futures_util::FutureExt as _;
 use std::collections::{BTreeMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,6 +39,10 @@ pub(super) struct StoreState {
     settling_lease: Option<Instant>,
     /// A group whose settle call failed: written again before any other.
     unsettled: Option<Group>,
+    /// The last claim failed: verdicts are written by themselves, so that a claim that cannot succeed holds none of them up.
+    claim_failed: bool,
+    /// Claims are smaller by this power of two: one more for each that failed, none after one that did not.
+    smaller: u32,
     failures: u32,
     last_failure: Option<Failure>,
     not_before: Instant,
@@ -55,11 +61,19 @@ impl StoreState {
             settling_bytes: 0,
             settling_lease: None,
             unsettled: None,
+            claim_failed: false,
+            smaller: 0,
             failures: 0,
             last_failure: None,
             not_before: now,
             due: std::collections::BTreeSet::new(),
         }
+    }
+
+    fn clear_settling(&mut self) {
+        self.settling_messages = 0;
+        self.settling_bytes = 0;
+        self.settling_lease = None;
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -77,8 +91,10 @@ impl Pipeline {
             self.store.due.pop_first();
             self.poller.now(now);
         }
+        let again = self.store.unsettled.is_some();
         let group = if self.store.settling { None } else { self.group_to_settle(now) };
-        let claim = if self.store.claiming { None } else { self.claim_request(now, group.as_ref()) };
+        let alone = again || (group.is_some() && self.store.claim_failed);
+        let claim = if self.store.claiming || alone { None } else { self.claim_request(now, group.as_ref()) };
         match (group, claim) {
             (Some(group), Some((claim, request))) if self.fused && group.epoch == claim.epoch => self.start_turn(group, claim, request),
             // A storage that prefers fused calls has one writer: two calls at once would only wait for each other.
@@ -171,6 +187,7 @@ impl Pipeline {
             return None;
         }
         let (limit, max_bytes) = self.room()?;
+        let (limit, max_bytes) = ((limit >> self.store.smaller).max(1), (max_bytes >> self.store.smaller).max(1));
         // What can no longer be ours must be out of memory before it can come back with a claim.
         self.expire(now);
         // Verdicts that could not be written while their leases held: their rows may come back with this claim, and must come under
@@ -198,7 +215,7 @@ impl Pipeline {
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
         self.tasks.spawn(async move {
             let started = Instant::now();
-            let result = storage.claim(&request).await;
+            let result = guarded(storage.claim(&request)).await;
             // Nobody listens any more after a forced shutdown.
             let _ = events.send(Event::Claimed { claim, result, elapsed: started.elapsed() });
         });
@@ -210,7 +227,7 @@ impl Pipeline {
         let worker = leases::worker(&self.parts.worker, group.epoch);
         self.tasks.spawn(async move {
             let started = Instant::now();
-            let result = storage.settle(&worker, &group.settlements).await;
+            let result = guarded(storage.settle(&worker, &group.settlements)).await;
             let _ = events.send(Event::Settled { group, result, elapsed: started.elapsed() });
         });
     }
@@ -221,7 +238,7 @@ impl Pipeline {
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
         self.tasks.spawn(async move {
             let started = Instant::now();
-            let result = storage.settle_and_claim(&group.settlements, &request).await;
+            let result = guarded(storage.settle_and_claim(&group.settlements, &request)).await;
             let _ = events.send(Event::Turned { group, claim, result, elapsed: started.elapsed() });
         });
     }
@@ -238,7 +255,10 @@ impl Pipeline {
         self.counters.claim_duration.observe(elapsed.as_secs_f64());
         match result {
             Ok(claimed) => self.take_in(claim, claimed, now),
-            Err(failure) => self.on_storage_failure("claim", failure, now),
+            Err(failure) => {
+                self.on_claim_failure();
+                self.on_storage_failure("claim", failure, now);
+            }
         }
     }
 
@@ -250,11 +270,40 @@ impl Pipeline {
                 self.note_settled(&group, &lost, now);
                 self.poller.now(now);
             }
-            Err(failure) => {
-                self.store.unsettled = Some(group);
-                self.on_storage_failure("settle", failure, now);
+            Err(failure) => self.on_settle_failure(group, "settle", failure, now),
+        }
+    }
+
+    /// A claim that failed may have leased rows all the same, if only its answer was lost. They must not be taken for rows of later
+    /// claims, and the next claim is smaller, in case it was its size.
+    fn on_claim_failure(&mut self) {
+        self.store.claim_failed = true;
+        self.store.smaller = (self.store.smaller + 1).min(u32::BITS - 1);
+        self.store.epoch += 1;
+    }
+
+    /// Verdicts are kept and written again. Where the storage refuses them rather than being out of reach, they are taken apart, so
+    /// that one which can never be written does not hold up the others; alone, it is given up: its row comes up again when
+    /// its lease ends.
+    fn on_settle_failure(&mut self, mut group: Group, call: &str, failure: Failure, now: Instant) {
+        use FailureCode::{Network, Throttled, Timeout, Unavailable};
+        group.answer_lost = true;
+        let passing = matches!(failure.code, Network | Throttled | Timeout | Unavailable);
+        if passing || call != "settle" {
+            self.store.unsettled = Some(group);
+        } else {
+            self.store.clear_settling();
+            match group.split() {
+                Ok(parts) => self.settler.put_back(parts),
+                Err(refused) => {
+                    let first = refused.settlements.first().and_then(|settlement| settlement.ids.text(0)).unwrap_or_default();
+                    let verdict = refused.settlements.first().map(|settlement| &settlement.verdict);
+                    let (relay, messages) = (&self.parts.config.name, refused.messages);
+                    error!(relay, messages, first, ?verdict, %failure, "the storage refuses a verdict: given up until the lease ends");
+                }
             }
         }
+        self.on_storage_failure(call, failure, now);
     }
 
     pub(super) fn on_turned(&mut self, group: Group, claim: Claim, result: Result<Turn, Failure>, elapsed: Duration, now: Instant) {
@@ -267,19 +316,21 @@ impl Pipeline {
                 self.take_in(claim, turn.claimed, now);
             }
             Err(failure) => {
-                self.store.unsettled = Some(group);
-                self.on_storage_failure("settle-and-claim", failure, now);
+                self.on_claim_failure();
+                self.on_settle_failure(group, "settle-and-claim", failure, now);
             }
         }
     }
 
     fn take_in(&mut self, claim: Claim, claimed: Claimed, now: Instant) {
         self.on_storage_success();
-        let Claimed { batch, refused } = claimed;
+        self.store.claim_failed = false;
+        self.store.smaller = 0;
+        let Claimed { batch, refused, unfinished } = claimed;
         if !refused.is_empty() {
             self.note_dead(refused.iter().map(|(id, failure)| (id.as_str(), failure)));
         }
-        if batch.is_empty() && refused.is_empty() {
+        if batch.is_empty() && refused.is_empty() && !unfinished {
             self.drained = claim.quiet && self.parts.mode == Mode::Drain;
             self.poller.empty(now);
             return;
@@ -315,9 +366,14 @@ impl Pipeline {
 
     fn note_settled(&mut self, group: &Group, lost: &[String], now: Instant) {
         self.on_storage_success();
-        self.store.settling_messages = 0;
-        self.store.settling_bytes = 0;
-        self.store.settling_lease = None;
+        self.store.clear_settling();
+        // The answer to an earlier try was lost: what is "no longer held" now may be what that try has written.
+        let lost = if group.answer_lost && !lost.is_empty() {
+            info!(relay = self.parts.config.name, messages = lost.len(), "verdicts written again: some had been written before");
+            &[]
+        } else {
+            lost
+        };
         if !lost.is_empty() {
             let count = u64::try_from(lost.len()).unwrap_or(u64::MAX);
             self.counters.late.inc_by(count);
@@ -415,7 +471,7 @@ impl Pipeline {
             let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
             let (worker, lease) = (leases::worker(&self.parts.worker, epoch), self.leases.length());
             self.tasks.spawn(async move {
-                let result = storage.extend(&worker, &ids, lease).await;
+                let result = guarded(storage.extend(&worker, &ids, lease)).await;
                 let _ = events.send(Event::Extended { entries, ids, lease_until: now + lease, result });
             });
         }
@@ -453,6 +509,13 @@ impl Pipeline {
         }
         self.announce_leases();
     }
+}
+
+/// A call that ends with a result even if it panics: the pipeline waits for the end of what it has started.
+async fn guarded<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+        Err(Failure::new(FailureCode::Other("panic".to_owned()), "the storage call panicked in the host: please report this"))
+    })
 }
 
 /// Free words of adapters must not make a metric for each.

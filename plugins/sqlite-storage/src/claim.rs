@@ -247,7 +247,10 @@ impl<D: Database> Outbox<D> {
                 transaction.commit(Vec::new())?;
             }
             ready.progress.floor = next_floor;
-            return Ok((Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new(), unfinished: false } }, Vec::new()));
+            return Ok((
+                Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new(), unfinished: false } },
+                Vec::new(),
+            ));
         }
 
         let mut statements = Vec::new();

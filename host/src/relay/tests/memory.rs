@@ -36,6 +36,10 @@ pub(super) struct MemoryStorage {
     pub(super) claims: AtomicUsize,
     pub(super) extends: AtomicUsize,
     pub(super) refuse_renewal: AtomicBool,
+    pub(super) failing_claims: AtomicBool,
+    /// As a table whose CHECK constraint does not know the state of dead rows.
+    pub(super) refuse_dead: AtomicBool,
+    pub(super) limits: Mutex<Vec<u32>>,
 }
 
 impl MemoryStorage {
@@ -47,6 +51,9 @@ impl MemoryStorage {
             claims: AtomicUsize::new(0),
             extends: AtomicUsize::new(0),
             refuse_renewal: AtomicBool::new(false),
+            failing_claims: AtomicBool::new(false),
+            refuse_dead: AtomicBool::new(false),
+            limits: Mutex::default(),
         }
     }
 
@@ -91,6 +98,10 @@ impl Storage for MemoryStorage {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, Failure> {
         self.check()?;
         self.claims.fetch_add(1, Ordering::SeqCst);
+        self.limits.lock().unwrap().push(request.limit);
+        if self.failing_claims.load(Ordering::SeqCst) {
+            return Err(Failure::new(FailureCode::trapped(), "out of memory"));
+        }
         let now = Instant::now();
         let mut blocked = HashSet::new();
         let mut claimed = Claimed::default();
@@ -127,6 +138,10 @@ impl Storage for MemoryStorage {
 
     async fn settle(&self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
         self.check()?;
+        let dead = settlements.iter().any(|settlement| matches!(settlement.verdict, Verdict::Dead(_)));
+        if dead && self.refuse_dead.load(Ordering::SeqCst) {
+            return Err(Failure::new(FailureCode::InvalidConfiguration, "CHECK constraint failed"));
+        }
         let mut rows = self.rows.lock().unwrap();
         let mut lost = Vec::new();
         for Settlement { verdict, ids } in settlements {
@@ -150,6 +165,9 @@ impl Storage for MemoryStorage {
     }
 
     async fn settle_and_claim(&self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
+        if self.failing_claims.load(Ordering::SeqCst) {
+            return Err(Failure::new(FailureCode::trapped(), "out of memory"));
+        }
         let lost = self.settle(&request.worker, settlements).await?;
         Ok(Turn { lost, claimed: self.claim(request).await? })
     }

@@ -316,6 +316,94 @@ async fn a_failing_storage_is_retried_and_nothing_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_fails_holds_up_no_verdict_and_the_next_is_smaller() {
+    for fused in [true, false] {
+        let bench = Bench::new(fused, fine());
+        for _ in 0..20 {
+            bench.storage.insert("t", Some("a"));
+        }
+        let running = bench.spawn();
+        bench.until(|bench| !bench.publisher.sent().is_empty()).await;
+        bench.storage.failing_claims.store(true, Ordering::SeqCst);
+        bench.until(|bench| bench.storage.count(State::Delivered) == 20).await;
+        bench.storage.limits.lock().unwrap().clear();
+        tokio::time::sleep(20 * SECOND).await;
+        let limits = bench.storage.limits.lock().unwrap().clone();
+        assert!(limits.is_sorted_by(|before, after| before > after || *after == 1) && limits.len() > 1, "{limits:?}");
+        bench.storage.failing_claims.store(false, Ordering::SeqCst);
+        bench.storage.insert("t", None);
+        bench.until(|bench| bench.storage.count(State::Delivered) == 21).await;
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(bench.storage.limits.lock().unwrap().last(), Some(&50));
+        bench.shutdown.graceful.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_that_the_storage_refuses_holds_up_no_other() {
+    for fused in [true, false] {
+        let bench = Bench::new(
+            fused,
+            ScriptedPublisher::new(|id, _| match id {
+                "3" => (MILLI, Outcome::Reject(Failure::new(FailureCode::InvalidMessage, "no"))),
+                _ => (MILLI, Outcome::Delivered),
+            }),
+        );
+        bench.storage.refuse_dead.store(true, Ordering::SeqCst);
+        for _ in 0..20 {
+            bench.storage.insert("t", None);
+        }
+        let running = bench.spawn();
+        bench.until(|bench| bench.storage.count(State::Delivered) == 19).await;
+        assert_eq!(bench.publisher.sent().len(), 20, "none was sent again meanwhile");
+        bench.storage.refuse_dead.store(false, Ordering::SeqCst);
+        bench.until(|bench| bench.storage.count(State::Dead) == 1).await;
+        bench.shutdown.graceful.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_began_costs_nothing() {
+    struct Busy(std::sync::atomic::AtomicUsize);
+    #[async_trait::async_trait]
+    impl Publisher for Busy {
+        async fn publish(&self, batch: crate::domain::Batch, _call: crate::ports::PublishCall) -> Result<Vec<Outcome>, Failure> {
+            tokio::time::sleep(SECOND).await;
+            if self.0.fetch_add(1, Ordering::SeqCst) < 30 {
+                return Err(Failure::new(FailureCode::not_started(), "every instance was busy"));
+            }
+            Ok(vec![Outcome::Delivered; batch.len()])
+        }
+    }
+    let bench = Bench::new(true, fine());
+    bench.storage.insert("t", Some("a"));
+    let mut parts = bench.parts(Mode::Drain);
+    if let Some(lanes) = parts.publishers.get_mut("hooks") {
+        lanes.publisher = Arc::new(Busy(std::sync::atomic::AtomicUsize::new(0)));
+    }
+    let summary = run(parts, bench.shutdown.clone()).await.unwrap();
+    assert_eq!((summary.sent, summary.failed, summary.retried, bench.storage.row("0").attempts), (1, 0, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_after_is_kept_while_the_breaker_is_open_and_a_drain_says_that_it_was() {
+    let mut asked = Failure::new(FailureCode::Unavailable, "later");
+    asked.retry_after = Some(50 * SECOND);
+    let mut bench = Bench::new(true, ScriptedPublisher::new(move |_, _| (SECOND, Outcome::Retry(asked.clone()))));
+    bench.config.breaker.failures = 1;
+    bench.storage.insert("t", None);
+    assert!(bench.drain().await.breaker_open);
+    tokio::time::sleep(49 * SECOND).await;
+    assert!(!bench.drain().await.breaker_open, "nothing is due yet");
+    assert_eq!(bench.publisher.sent().len(), 1);
+    tokio::time::sleep(SECOND).await;
+    bench.drain().await;
+    assert_eq!(bench.publisher.sent().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_ends_with_the_failure_of_its_storage() {
     let bench = Bench::new(true, fine());
     bench.storage.failing.store(true, Ordering::SeqCst);
