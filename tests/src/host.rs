@@ -43,7 +43,7 @@ impl Host {
     /// # Errors
     /// If the program cannot be started.
     pub fn launch(config: &Path, change: impl FnOnce(&mut Command)) -> Result<Process> {
-        let mut command = Command::new(places::outhaul()?);
+        let mut command = process::bound(&places::outhaul()?);
         // The configuration alone decides what is logged.
         command.arg("--config").arg(config).arg("run").env_remove("RUST_LOG");
         change(&mut command);
@@ -85,16 +85,24 @@ impl Host {
         read(answer, path)
     }
 
-    /// Sum of a metric over all its labels; 0 if it has no sample yet.
+    /// Sum of a metric over all its labels, or one sample where the name has its labels with it; 0 if there is none yet.
     ///
     /// # Errors
     /// If `/metrics` does not answer, or with something that is no number.
     pub fn metric(&self, name: &str) -> Result<f64> {
+        sum_of(&self.metrics()?, name)
+    }
+
+    /// Everything that Prometheus would read.
+    ///
+    /// # Errors
+    /// If `/metrics` does not answer.
+    pub fn metrics(&self) -> Result<String> {
         let (status, text) = self.get("/metrics")?;
         if status != 200 {
             bail!("/metrics answered {status}");
         }
-        sum_of(&text, name)
+        Ok(text)
     }
 
     /// Waits until a metric has at least this value. Metrics cannot be waited for: this asks again and again.
@@ -160,6 +168,7 @@ mod tests {
     fn a_metric_is_summed_over_its_labels_and_not_confused_with_longer_names() {
         let text = "# TYPE a counter\na_total{x=\"1\"} 2\na_total{x=\"2\"} 3\na_total_more 100\n";
         assert!((sum_of(text, "a_total").unwrap() - 5.0).abs() < f64::EPSILON);
+        assert!((sum_of(text, "a_total{x=\"2\"}").unwrap() - 3.0).abs() < f64::EPSILON);
         assert!(sum_of(text, "b_total").unwrap().abs() < f64::EPSILON);
     }
 

@@ -184,7 +184,11 @@ impl Outbox {
     }
 }
 
-fn insert(connection: &Connection, topic: &str, key: Option<&str>, payload: &[u8]) -> Result<String> {
+/// Adds one message; returns its id. For transactions of several.
+///
+/// # Errors
+/// If the database refuses it.
+pub fn insert(connection: &Connection, topic: &str, key: Option<&str>, payload: &[u8]) -> Result<String> {
     let sql = "INSERT INTO outbox (topic, key, payload) VALUES (?1, ?2, ?3)";
     connection.prepare_cached(sql)?.execute(params![topic, key, payload])?;
     Ok(connection.last_insert_rowid().to_string())

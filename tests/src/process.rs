@@ -3,8 +3,9 @@
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a wait may take before the test fails: far more than anything takes on a busy machine.
@@ -23,6 +24,28 @@ pub fn poll(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// A command for a program that does not outlive the thread that starts it: a test run may be killed itself, and what it started
+/// would go on for ever. The kernel sees to that, where util-linux can ask it to; elsewhere only the drop of [`Process`] does.
+#[must_use]
+pub fn bound(program: &Path) -> Command {
+    if !can_bind() {
+        return Command::new(program);
+    }
+    let mut command = Command::new(BIND[0]);
+    command.args(&BIND[1..]).arg(program);
+    command
+}
+
+const BIND: [&str; 4] = ["setpriv", "--pdeathsig", "KILL", "--"];
+
+fn can_bind() -> bool {
+    static CAN_BIND: OnceLock<bool> = OnceLock::new();
+    *CAN_BIND.get_or_init(|| {
+        let tried = Command::new(BIND[0]).args(&BIND[1..]).arg("true").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    })
 }
 
 /// A running program. Killed when dropped.
@@ -226,12 +249,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_bound_ends_with_the_thread_that_started_it() {
+        use std::os::unix::process::ExitStatusExt;
+        if !can_bind() {
+            eprintln!("not tried: no {BIND:?} here");
+            return;
+        }
+        let start = || {
+            let process = Process::start(bound(Path::new("sh")).args(["-c", "echo up; exec sleep 1000"])).unwrap();
+            // The kernel was asked before that.
+            process.output().wait_for_line("up").unwrap();
+            process
+        };
+        let mut process = std::thread::spawn(start).join().unwrap();
+        assert_eq!(process.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
     fn a_frozen_process_stands_still_until_thawed() {
-        let mut process = Process::start(Command::new("sh").args(["-c", "read line; echo done"])).unwrap();
+        use std::os::unix::process::ExitStatusExt;
+        let mut process = Process::start(Command::new("sleep").arg("1000")).unwrap();
         process.freeze().unwrap();
+        // Only what moves can end by this.
+        process.signal(Signal::TERM).unwrap();
         assert!(!process.has_ended());
         process.thaw().unwrap();
-        process.wait().unwrap();
-        assert_eq!(process.output().text(), "done");
+        assert_eq!(process.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     }
 }

@@ -3,7 +3,7 @@
 use crate::host::Host;
 use crate::outbox::Outbox;
 use crate::places;
-use crate::process::Process;
+use crate::process::{self, Process};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,13 @@ impl Config {
         let mut config = Self(text.parse().context("the configuration is not TOML")?);
         config = config.set("plugins.dir", path_text(&places::plugins()?)?);
         Ok(config.set("plugins.cache", path_text(&places::compiled()?)?))
+    }
+
+    /// With the fixture `evil-publisher` as the publisher `evil`, for the topic `evil`. Needs [`Rig::with_fixtures`].
+    #[must_use]
+    pub fn with_evil_publisher(self) -> Self {
+        self.set_all("publishers.evil", "plugin = \"evil-publisher\"\nlimits = { memory = \"32MiB\" }")
+            .set_all("relays.0", r#"routes = [ { topic = "evil", publisher = "evil" }, { topic = "*", publisher = "webhooks" } ]"#)
     }
 
     /// Turns a configuration written for production into one for a test, and leaves everything else in it as it is: the database, the
@@ -194,6 +201,24 @@ impl Rig {
         Ok(rig)
     }
 
+    /// The same, with the fixtures' components beside the adapters'.
+    ///
+    /// # Errors
+    /// If any of it fails.
+    pub fn with_fixtures(config: &Config) -> Result<Self> {
+        let rig = Self::empty()?;
+        let folder = rig.path().join("plugins");
+        std::fs::create_dir(&folder)?;
+        for built in [places::plugins()?, places::fixtures()?] {
+            for file in std::fs::read_dir(&built).with_context(|| format!("cannot read {}", built.display()))? {
+                let file = file?;
+                std::fs::copy(file.path(), folder.join(file.file_name()))?;
+            }
+        }
+        rig.prepare(&config.clone().set("plugins.dir", "plugins"))?;
+        Ok(rig)
+    }
+
     /// Writes the configuration, and creates the database and its table.
     ///
     /// # Errors
@@ -253,8 +278,13 @@ impl Rig {
     /// # Errors
     /// If the program cannot be started.
     pub fn start(&self, arguments: &[&str]) -> Result<Process> {
-        let mut command = Command::new(places::outhaul()?);
+        self.start_as(arguments, |_| {})
+    }
+
+    fn start_as(&self, arguments: &[&str], change: impl FnOnce(&mut Command)) -> Result<Process> {
+        let mut command = process::bound(&places::outhaul()?);
         command.arg("--config").arg(self.config()).args(arguments).env_remove("RUST_LOG");
+        change(&mut command);
         Process::start(&mut command)
     }
 
@@ -263,7 +293,15 @@ impl Rig {
     /// # Errors
     /// If it does not end. A failure of the command is none.
     pub fn run(&self, arguments: &[&str]) -> Result<Finished> {
-        let mut process = self.start(arguments)?;
+        self.run_as(arguments, |_| {})
+    }
+
+    /// The same, with something changed about the process: its user, for instance.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_as(&self, arguments: &[&str], change: impl FnOnce(&mut Command)) -> Result<Finished> {
+        let mut process = self.start_as(arguments, change)?;
         let status = process.wait().with_context(|| format!("outhaul {arguments:?}"))?;
         Ok(Finished { code: status.code(), output: process.output().text(), errors: process.errors().text() })
     }

@@ -34,7 +34,7 @@ enum Command {
     /// Writes everything that it makes to target/demo/ and ends with a summary that is counted, not assumed. Under a minute after
     /// the first build.
     Demo {
-        /// At the end, leave the host and the receiver running until Ctrl-C, to look at the metrics.
+        /// After the checks, leave the host and the receiver running until Ctrl-C, to look at the metrics.
         #[arg(long)]
         keep: bool,
     },

@@ -31,6 +31,9 @@ pub(super) trait World: Send + Sync + 'static {
     /// What opening returns.
     type Opened: Send + 'static;
 
+    /// What the relay calls, by the names under which calls are counted.
+    fn calls(&self) -> Vec<&'static str>;
+
     /// Looks the exports up.
     fn load(&self, store: &mut Store<State>, instance: &WasmInstance) -> wasmtime::Result<Self::Exports>;
 
@@ -107,6 +110,7 @@ impl<W: World> Adapter<W> {
 
     /// Makes and opens the first instance, and says what opening returned.
     pub(super) async fn start(&self) -> Result<W::Opened, Failure> {
+        self.count_from_zero();
         let gate = Gate::new(self.shared.limits.call_timeout, CancellationToken::new());
         let (opened, description) = self.make(&gate).await?;
         self.keep(opened);
@@ -176,6 +180,16 @@ impl<W: World> Adapter<W> {
             Ok(description) => Ok((Opened { store, exports }, description)),
             Err(failure) => Err(self.shared.guest_failure("open", failure, store.data())),
         }
+    }
+
+    /// Shows the series of faults and restarts before there are any: `increase()` does not see the first step of a series that
+    /// begins with it.
+    fn count_from_zero(&self) {
+        for call in ["instantiation", "open"].into_iter().chain(self.world.calls()) {
+            self.metrics.adapter_faults.get_or_create(&self.labels(call)).inc_by(0);
+        }
+        let labels = AdapterLabels { adapter: self.shared.identity.name.clone() };
+        self.metrics.adapter_restarts.get_or_create(&labels).inc_by(0);
     }
 
     fn count(&self, call: &'static str) {

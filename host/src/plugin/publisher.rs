@@ -29,6 +29,10 @@ impl World for PublisherWorld {
     type Exports = Guest;
     type Opened = ();
 
+    fn calls(&self) -> Vec<&'static str> {
+        vec!["publish"]
+    }
+
     fn load(&self, store: &mut Store<State>, instance: &Instance) -> wasmtime::Result<Guest> {
         self.0.load(store, instance)
     }

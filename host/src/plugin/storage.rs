@@ -52,6 +52,11 @@ impl World for StorageWorld {
     type Exports = Exports;
     type Opened = export::Description;
 
+    fn calls(&self) -> Vec<&'static str> {
+        let fused = self.fused.as_ref().map(|_| "settle-and-claim");
+        ["claim", "settle", "extend", "stats"].into_iter().chain(fused).collect()
+    }
+
     fn load(&self, store: &mut Store<State>, instance: &Instance) -> wasmtime::Result<Exports> {
         Ok(Exports {
             storage: self.storage.load(&mut *store, instance)?,

@@ -8,7 +8,7 @@ use clap::Parser;
 use outhaul_tests::ledger::{Event, Report};
 use outhaul_tests::outbox::{self, Outbox};
 use outhaul_tests::places;
-use outhaul_tests::process::PATIENCE;
+use outhaul_tests::process::{PATIENCE, poll};
 use outhaul_tests::receiver::{Answer, Receiver, Request};
 use outhaul_tests::rig::Rig;
 use rusqlite::{Connection, TransactionBehavior, params};
@@ -33,7 +33,7 @@ const UNACCEPTABLE: u64 = 500;
 /// Shows outhaul at work.
 #[derive(Parser)]
 struct Demo {
-    /// At the end, leave the host and the receiver running until Ctrl-C, to look at the metrics.
+    /// After the checks, leave the host and the receiver running until Ctrl-C, to look at the metrics.
     #[arg(long)]
     keep: bool,
 }
@@ -69,19 +69,21 @@ fn main() -> Result<()> {
     let retried = host.metric("outhaul_retried_total")?;
     std::fs::write(folder.join("metrics.txt"), host.get("/metrics")?.1)?;
 
-    if demo.keep {
-        println!("\n      Running until Ctrl-C: {}/metrics, {}/readyz\n", host.admin(), host.admin());
-        loop {
-            std::thread::park();
-        }
-    }
-    host.shut_down()?;
-
+    let table = Outbox::open(&self::database(&folder))?;
+    // The receiver has everything; the last verdicts may be on their way to the table.
+    poll("every row to be settled", || Ok(table.count("pending")? == 0))?;
     let summary = Summary { written, requests: receiver.requests(), rows: count_rows(&folder)?, retried, seconds };
     summary.print();
     summary.check()?;
     println!("\n      All of this was checked, {:.0} s after the start.", start.elapsed().as_secs_f64());
-    look_further(&rig)
+    if !demo.keep {
+        host.shut_down()?;
+        return look_further(&rig, "the metrics live: the same once more, left running", "cargo xtask demo --keep");
+    }
+    look_further(&rig, "the metrics live, until Ctrl-C", &format!("{}/metrics", host.admin()))?;
+    loop {
+        std::thread::park();
+    }
 }
 
 fn say(number: &str, text: &str) {
@@ -331,7 +333,8 @@ impl Summary {
     }
 }
 
-fn look_further(rig: &Rig) -> Result<()> {
+/// What else there is to see; the metrics last.
+fn look_further(rig: &Rig, metrics: &str, seen_by: &str) -> Result<()> {
     let here = std::env::current_dir()?;
     let show = |path: &Path| path.strip_prefix(&here).unwrap_or(path).display().to_string();
     let outhaul = format!("{} --config {}", show(&places::outhaul()?), show(&rig.config()));
@@ -345,7 +348,7 @@ fn look_further(rig: &Rig) -> Result<()> {
         (format!("{outhaul} plugin list"), "the components, and what they ask for"),
         (show(&rig.config()), "the configuration, commented"),
         (show(&rig.path().join("metrics.txt")), "what Prometheus would have read"),
-        ("cargo xtask demo --keep".into(), "the same, left running: metrics and health by HTTP"),
+        (seen_by.to_owned(), metrics),
     ] {
         println!("      {command}\n        {purpose}");
     }

@@ -15,6 +15,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::error::Error as StdError;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
@@ -64,7 +65,7 @@ impl HttpClient {
             .https_or_http()
             .enable_http1()
             .enable_http2()
-            .wrap_connector(Connector { policy: Arc::clone(&policy) });
+            .wrap_connector(Connector { policy: Arc::clone(&policy), look_up: Arc::new(system_look_up) });
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -214,11 +215,20 @@ fn roots(ca_file: Option<&Path>) -> Result<rustls::RootCertStore, PluginError> {
     Ok(roots)
 }
 
+/// Finds the addresses of a name. The system's resolver, but in tests of what happens when its answers change.
+type LookUp = dyn Fn(Name, u16) -> Found + Send + Sync;
+type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
+fn system_look_up(name: Name, port: u16) -> Found {
+    Box::pin(async move { Ok(tokio::net::lookup_host((name.as_str(), port)).await?.collect()) })
+}
+
 /// Makes connections: names are resolved here, and every address is checked, so a name that points somewhere else today than
 /// yesterday gains nothing by it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Connector {
     policy: Arc<Policy>,
+    look_up: Arc<LookUp>,
 }
 
 impl Service<Uri> for Connector {
@@ -233,8 +243,9 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        // A resolver of its own for each connection, because the check wants the port; it holds a pointer and a number.
-        let mut connector = HttpConnector::new_with_resolver(Resolver { policy: Arc::clone(&self.policy), port });
+        // A resolver of its own for each connection, because the check wants the port; it holds two pointers and a number.
+        let mut connector =
+            HttpConnector::new_with_resolver(Resolver { policy: Arc::clone(&self.policy), look_up: Arc::clone(&self.look_up), port });
         connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -250,9 +261,10 @@ struct Unresolved {
     reason: String,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Resolver {
     policy: Arc<Policy>,
+    look_up: Arc<LookUp>,
     port: u16,
 }
 
@@ -266,11 +278,12 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let (policy, port) = (Arc::clone(&self.policy), self.port);
+        let policy = Arc::clone(&self.policy);
+        let found = (self.look_up)(name.clone(), self.port);
         Box::pin(async move {
             let unresolved = |reason: String| Unresolved { name: name.as_str().to_owned(), reason };
-            let found = tokio::net::lookup_host((name.as_str(), port)).await.map_err(|error| unresolved(error.to_string()))?;
-            Ok(allowed(&policy, name.as_str(), found)?.ok_or_else(|| unresolved("it has no address".to_owned()))?.into_iter())
+            let found = found.await.map_err(|error| unresolved(error.to_string()))?;
+            Ok(allowed(&policy, name.as_str(), found.into_iter())?.ok_or_else(|| unresolved("it has no address".to_owned()))?.into_iter())
         })
     }
 }
@@ -383,5 +396,85 @@ impl WasiHttpHooks for HttpHooks {
     ) -> Box<dyn Future<Output = Sent> + Send> {
         let (client, gate, notes) = (Arc::clone(&self.client), self.gate.clone(), self.notes.clone());
         Box::new(async move { client.send(request, options.unwrap_or_default(), gate, notes).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::model::{Grants, HostGrant};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// `hooks.example.com` is granted on any port, and these networks.
+    fn policy(networks: &[&str]) -> Arc<Policy> {
+        let grants = Grants {
+            hosts: vec![HostGrant { host: "hooks.example.com".into(), port: None }],
+            networks: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            ..Grants::default()
+        };
+        Arc::new(Policy::new("publishers.webhooks".into(), grants, vec![Capability::Http]))
+    }
+
+    fn addresses(texts: &[&str], port: u16) -> Vec<SocketAddr> {
+        texts.iter().map(|text| SocketAddr::new(text.parse().unwrap(), port)).collect()
+    }
+
+    /// Gives these answers, one after the other: the name server of an attacker.
+    fn answering(answers: &'static [&'static [&'static str]]) -> Arc<LookUp> {
+        let asked = AtomicUsize::new(0);
+        Arc::new(move |_, port| {
+            let answer = answers[asked.fetch_add(1, Ordering::Relaxed)];
+            Box::pin(std::future::ready(Ok(addresses(answer, port))))
+        })
+    }
+
+    async fn resolve(resolver: &mut Resolver) -> Result<Vec<SocketAddr>, BoxError> {
+        Ok(resolver.call("hooks.example.com".parse().unwrap()).await?.collect())
+    }
+
+    #[tokio::test]
+    async fn a_name_that_was_public_and_turns_private_is_denied() {
+        let look_up = answering(&[&["93.184.215.14"], &["169.254.169.254"], &["::ffff:10.0.0.1", "127.0.0.1"]]);
+        let mut resolver = Resolver { policy: policy(&[]), look_up, port: 443 };
+        assert_eq!(resolve(&mut resolver).await.unwrap(), addresses(&["93.184.215.14"], 443));
+        for (address, class) in [("169.254.169.254", "link-local"), ("10.0.0.1", "private")] {
+            let error = resolve(&mut resolver).await.unwrap_err();
+            let denial = error.downcast_ref::<Denial>().unwrap_or_else(|| panic!("not a denial: {error}")).to_string();
+            assert_eq!(
+                denial,
+                format!(
+                    "hooks.example.com:443 is denied: its address {address} is {class}; \
+                     add allow_networks = [\"{address}/32\"] under [publishers.webhooks]"
+                )
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_mixed_answer_only_what_is_allowed_is_connected_to() {
+        let look_up = answering(&[&["127.0.0.1", "93.184.215.14", "::1", "10.0.0.1"], &["10.9.9.9", "10.0.0.1"], &[]]);
+        let mut resolver = Resolver { policy: policy(&["10.0.0.0/24"]), look_up, port: 443 };
+        assert_eq!(resolve(&mut resolver).await.unwrap(), addresses(&["93.184.215.14", "10.0.0.1"], 443));
+        assert_eq!(resolve(&mut resolver).await.unwrap(), addresses(&["10.0.0.1"], 443));
+        let none = resolve(&mut resolver).await.unwrap_err().to_string();
+        assert_eq!(none, "cannot resolve hooks.example.com: it has no address");
+    }
+
+    /// Through the client itself: each new connection asks again, and the second answer counts for the second connection.
+    #[tokio::test]
+    async fn nothing_is_sent_to_where_a_name_was_turned() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://hooks.example.com:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        // The listener is on 127.0.0.1, so its network is granted, and 127.0.0.2 plays the one that is not.
+        let mut connector = Connector { policy: policy(&["127.0.0.1/32"]), look_up: answering(&[&["127.0.0.1"], &["127.0.0.2"]]) };
+        drop(connector.call(uri.clone()).await.unwrap());
+        listener.accept().await.unwrap();
+        let error = connector.call(uri).await.unwrap_err();
+        let mut cause: &(dyn StdError + 'static) = &*error;
+        while !cause.is::<Denial>() {
+            cause = cause.source().unwrap_or_else(|| panic!("not a denial: {error:?}"));
+        }
+        let denial = cause.to_string();
+        assert!(denial.contains("its address 127.0.0.2 is loopback; set allow_networks = ["), "{denial}");
     }
 }
