@@ -36,7 +36,9 @@ pub fn init(log: &Log) -> Result<(), LogError> {
         None => (log.filter.clone(), "log.filter"),
     };
     let filter = EnvFilter::builder().parse(&text).map_err(|source| LogError::Filter { text, origin, source })?;
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that cannot be written (its reader is gone) must not end anything: the report of such an error would go to stderr as
+    // well, and panic in the middle of the relay.
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let done = if log.json {
         subscriber.json().flatten_event(true).try_init()
     } else {

@@ -4,7 +4,9 @@ use anyhow::Result;
 use outhaul_tests::outbox::{DELIVERED, Row};
 use outhaul_tests::receiver::{Answer, Gate, Receiver};
 use outhaul_tests::rig::{Config, Rig};
-use rustix::process::Signal;
+use outhaul_tests::{places, process};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Stdio;
 
 /// A rig whose receiver holds the answer to its first request; 20 messages of one key are waiting, so that just one is in flight.
 fn held_up(change: impl FnOnce(Config) -> Config) -> Result<(Rig, Receiver, Gate)> {
@@ -62,5 +64,22 @@ fn a_graceful_end_does_not_take_longer_than_its_grace() -> Result<()> {
     host.process().signal(Signal::TERM)?;
     host.process().wait()?;
     assert_eq!(rig.outbox()?.count(DELIVERED)?, 0, "the receiver has never answered");
+    Ok(())
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_ends_nothing() -> Result<()> {
+    let receiver = Receiver::start(|_| Answer::status(204))?;
+    let rig = Rig::new(&Config::to(receiver.address())?)?;
+    let mut command = process::bound(&places::outhaul()?);
+    command.arg("--config").arg(rig.config()).arg("run").env("RUST_LOG", "debug").stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    // From here on every line of the log is a broken pipe.
+    drop(child.stderr.take());
+    rig.outbox()?.fill("orders", 5, 20)?;
+    receiver.wait_for_accepted(100)?;
+    kill_process(Pid::from_child(&child), Signal::TERM)?;
+    assert!(child.wait()?.success());
+    assert_eq!(rig.outbox()?.count(DELIVERED)?, 100);
     Ok(())
 }

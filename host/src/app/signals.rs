@@ -48,8 +48,8 @@ impl Signals {
 }
 
 fn asked(signal: &str, shutdown: &Shutdown) {
-    tracing::info!(signal, "finishing what is in flight; a second signal ends at once");
     shutdown.graceful.cancel();
+    tracing::info!(signal, "finishing what is in flight; a second signal ends at once");
 }
 
 #[cfg(test)]
