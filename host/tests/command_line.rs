@@ -88,11 +88,82 @@ fn a_wrong_configuration_ends_with_2_and_names_line_and_key() {
     refused("", "stats", &["has no storage"]);
     let several = CONFIG.replace("[publishers", "[storages.other]\nplugin = \"x\"\ndatabase = \"main\"\n[publishers");
     refused(&several, "dead list", &["several storages", "--storage (other, outbox)"]);
+    let twice = CONFIG.replace("[publishers", "[storages.outbox]\nplugin = \"x\"\n[publishers");
+    refused(&twice, "check", &["has 1 problem:", "outhaul.toml:7: storages.outbox: this table is there already, in line 4"]);
+    let secret = CONFIG.replace("plugin = \"http", "allow_hosts = [\"https://user:hunter2@h.example:443/\"]\nplugin = \"http");
+    refused(&secret, "check", &["outhaul.toml:8: publishers.webhooks.allow_hosts: is a URL", "\"h.example:443\""]);
+}
+
+#[test]
+fn no_password_is_repeated() {
+    for entry in ["allow_hosts = [\"https://user:hunter2@h.example:443/\"]", "allow_hosts = [\"user:hunter2@h.example\"]"] {
+        let folder = folder(&CONFIG.replace("plugin = \"http", &format!("{entry}\nplugin = \"http")));
+        let (_, stdout, stderr) = outhaul(folder.path(), "check");
+        assert!(!stdout.contains("hunter2") && !stderr.contains("hunter2"), "{entry}: {stdout}{stderr}");
+    }
+}
+
+#[test]
+fn with_json_stdout_has_one_document_in_any_case() {
+    let folder = folder(CONFIG);
+    for (line, expected) in [
+        ("stats --json", "no database file outbox.db"),
+        ("--config other.toml drain --json", "no configuration file other.toml"),
+        ("dead list --storage inbox --json", "no storage \"inbox\""),
+        ("purge --older-than 7 --json", "7"),
+        ("plugin inspect none.wasm --json", "none.wasm cannot be read"),
+    ] {
+        let (code, stdout, stderr) = outhaul(folder.path(), line);
+        let document: serde_json::Value = serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{line}: {error}: {stdout}"));
+        assert_eq!((code, &document["exit_code"]), (2, &serde_json::json!(2)), "{line}");
+        assert!(document["error"].as_str().unwrap().contains(expected), "{line}: {stdout}");
+        assert!(stderr.contains(expected), "{line}: {stderr}");
+    }
+}
+
+#[test]
+fn check_has_a_document_for_a_wrong_file() {
+    let folder = folder(&CONFIG.replace("storage = \"outbox\"", "storage = \"inbox\"\nbatch = 0"));
+    let (code, stdout, stderr) = outhaul(folder.path(), "check --json");
+    assert_eq!((code, stderr.as_str()), (2, ""));
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(document["ok"], false);
+    let of = |index: usize, key: &str| document["checks"][index][key].clone();
+    assert_eq!((of(0, "what"), of(0, "state"), of(0, "file")), ("configuration".into(), "failed".into(), "outhaul.toml".into()));
+    assert_eq!((of(0, "line"), of(0, "key")), (11.into(), "relays[0].storage".into()));
+    assert_eq!((of(1, "line"), of(1, "key")), (12.into(), "relays[0].batch".into()));
+    assert!(of(1, "text").as_str().unwrap().starts_with("is 0: "), "{stdout}");
+
+    std::fs::write(folder.path().join("outhaul.toml"), b"\n\xff").unwrap();
+    let (code, stdout, _) = outhaul(folder.path(), "check --json");
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &document["checks"][0]["line"], &document["checks"][0]["key"]), (2, &2.into(), &serde_json::Value::Null));
+    assert!(document["checks"][0]["text"].as_str().unwrap().contains("is not UTF-8"), "{stdout}");
+}
+
+#[test]
+fn check_warns_of_what_runs_and_is_not_meant() {
+    let folder = folder(&CONFIG.replace("storage = \"outbox\"", "storage = \"outbox\"\nmax_attempts = 3\nbreaker = { failures = 5 }"));
+    let (_, stdout, _) = outhaul(folder.path(), "check");
+    let warning = "warning relays.orders: outhaul.toml:12: relays[0].max_attempts: an outage of the destination can end messages dead: \
+                   max_attempts (3) is not above breaker.failures (5)";
+    assert!(stdout.contains(warning), "{stdout}");
+    assert!(stdout.contains("outhaul.toml is well-formed") && !stdout.contains("contradict"), "{stdout}");
+    assert!(
+        stdout.contains("FAILED  storages.outbox: outhaul.toml:3: databases.main.url: there is no database file outbox.db"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("FAILED  publishers.webhooks: outhaul.toml:8: publishers.webhooks.plugin: there is no "), "{stdout}");
+    let (_, _, stderr) = outhaul(folder.path(), "drain");
+    assert!(stderr.contains("max_attempts (3) is not above breaker.failures (5)"), "{stderr}");
+    std::fs::write(folder.path().join("outhaul.toml"), "").unwrap();
+    let (_, stdout, _) = outhaul(folder.path(), "check");
+    assert!(stdout.contains("warning relays: there is none"), "{stdout}");
 }
 
 #[test]
 fn what_is_absent_is_named_with_what_to_do() {
-    refused(CONFIG, "run", &["no database file outbox.db", "outhaul schema --storage outbox --apply"]);
+    refused(CONFIG, "run", &["no database file outbox.db", "correct databases.main.url", "outhaul schema --storage outbox --apply"]);
     let folder = folder(CONFIG);
     std::fs::write(folder.path().join("outbox.db"), "").unwrap();
     std::fs::write(folder.path().join("plugins/other.wasm"), "").unwrap();
@@ -165,4 +236,9 @@ fn the_plugin_list_shows_what_is_missing() {
     assert_eq!(names, ["broken", "http-publisher", "sqlite-storage"]);
     assert!(plugins[0]["error"].as_str().unwrap().contains("is not WebAssembly"), "{stdout}");
     assert_eq!(plugins[2]["used_by"], serde_json::json!(["storages.outbox"]));
+    for plugin in plugins {
+        for key in ["file", "world", "name", "version", "description", "imports", "exports", "requests", "bytes", "sha256", "error"] {
+            assert!(plugin.get(key).is_some(), "{key} of {plugin}");
+        }
+    }
 }

@@ -69,10 +69,15 @@ fn unknown_and_misspelt_keys_are_named_with_their_line() -> Result<()> {
 #[test]
 fn the_adapters_own_keys_are_checked_as_well() -> Result<()> {
     let (rig, config, _receiver) = rig()?;
-    rig.configure(&config.clone().set("storages.outbox.config.tabel", "outbox"))?;
-    assert_tells(&rig.run(&["check"])?.failure(CONFIGURATION)?, &["tabel", "outbox"]);
-    rig.configure(&config.clone().set("publishers.webhooks.config.urll", "x"))?;
-    assert_tells(&rig.run(&["check"])?.failure(CONFIGURATION)?, &["urll", "webhooks"]);
+    for (path, key) in [("storages.outbox.config.tabel", "tabel"), ("publishers.webhooks.config.urll", "urll")] {
+        let changed = config.clone().set(path, "x");
+        rig.configure(&changed)?;
+        let line = changed.text().lines().position(|line| line.starts_with(key)).map_or(0, |index| index + 1);
+        for command in ["check", "drain"] {
+            let told = format!("outhaul.toml:{line}: {path}: unknown field `{key}`");
+            assert_tells(&rig.run(&[command])?.failure(CONFIGURATION)?, &[&told]);
+        }
+    }
     nothing_is_lost(&rig, &config)
 }
 
@@ -223,6 +228,16 @@ fn a_receiver_that_is_not_granted_is_refused_with_the_line_to_add() -> Result<()
     let told = format!("{}\n{}\n{}", finished.errors, finished.output, row.last_error.unwrap_or_default());
     assert_tells(&told, &["allow_hosts", &receiver.address().to_string()]);
     Ok(())
+}
+
+#[test]
+fn one_wrong_line_keeps_all_lines_out() -> Result<()> {
+    let (rig, config, _receiver) = rig()?;
+    let lines = rig.path().join("in.jsonl");
+    fs::write(&lines, "{\"topic\":\"t\",\"payload\":\"x\"}\n{\n{\"topic\":\"t\"}\n")?;
+    let told = rig.run(&["enqueue", "--jsonl", lines.to_str().context("path")?])?.failure(CONFIGURATION)?;
+    assert_tells(&told, &["nothing was inserted: ", "in.jsonl has 2 wrong lines", "in.jsonl:2: ", "in.jsonl:3: has no payload"]);
+    nothing_is_lost(&rig, &config)
 }
 
 #[test]

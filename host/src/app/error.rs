@@ -1,6 +1,7 @@
 //! Why the process, or a command, cannot go on.
 
 use crate::admin::ListenError;
+use crate::config::{Place, Places};
 use crate::domain::{Failure, FailureCode};
 use crate::plugin::PluginError;
 use crate::sql::SqlError;
@@ -15,24 +16,31 @@ pub enum AppError {
     #[error(transparent)]
     Engine(PluginError),
     /// An adapter.
-    #[error("{}", opening(kind, name, .source))]
+    #[error("{}", opening(kind, name, .place.as_ref(), .source))]
     Open {
         /// `storages` or `publishers`.
         kind: &'static str,
         /// Its name.
         name: String,
+        /// What has to be changed, where that is in the file.
+        place: Option<Place>,
         /// Why.
         source: Box<PluginError>,
     },
     /// A SQLite file.
     #[error(
-        "storages.{storage}: there is no database file {}: correct databases.NAME.url, or create the file and its table with \
+        "{}there is no database file {}: correct databases.{database}.url, or create the file and its table with \
          `outhaul schema --storage {storage} --apply`",
+        .place.as_ref().map_or_else(|| format!("storages.{storage}: "), |place| format!("{place}: ")),
         .file.display()
     )]
     AbsentDatabase {
         /// The storage.
         storage: String,
+        /// The database's name in the configuration.
+        database: String,
+        /// Where that says which file it is.
+        place: Option<Place>,
         /// The file.
         file: PathBuf,
     },
@@ -81,15 +89,44 @@ pub enum AppError {
     },
 }
 
-/// What an adapter itself says names it already.
-fn opening(kind: &str, name: &str, source: &PluginError) -> String {
-    match source {
-        PluginError::Open(failure) => failure.to_string(),
-        other => format!("{kind}.{name}: {other}"),
+/// With the line that has to be changed, where there is one; else what an adapter itself says names it already.
+fn opening(kind: &str, name: &str, place: Option<&Place>, source: &PluginError) -> String {
+    match (source, place) {
+        (PluginError::Open(failure), Some(place)) => format!("{place}: {}", complaint(&failure.detail, &place.key)),
+        (PluginError::Open(failure), None) => failure.to_string(),
+        (other, Some(place)) => format!("{place}: {other}"),
+        (other, None) => format!("{kind}.{name}: {other}"),
     }
 }
 
+/// The place of what has to be changed after an adapter did not open.
+pub(super) fn place(kind: &str, name: &str, places: &Places, source: &PluginError) -> Option<Place> {
+    let section = format!("{kind}.{name}");
+    match source {
+        PluginError::Open(failure) if failure.code == FailureCode::InvalidConfiguration => places.meant(&section, &failure.detail),
+        PluginError::Open(_) | PluginError::Engine(_) => None,
+        PluginError::TlsCaFile { .. } => places.first([format!("{section}.tls_ca_file"), section]),
+        _ => places.first([format!("{section}.plugin"), section]),
+    }
+}
+
+/// What an adapter complains of, without what the place tells already: `storage "outbox" (generation 1): open: `, and the key.
+fn complaint<'a>(detail: &'a str, key: &str) -> &'a str {
+    let own = detail.split_once("): open: ").map_or(detail, |(_, own)| own);
+    let named = own.strip_prefix('`').and_then(|rest| rest.split_once("`: "));
+    named.filter(|(path, _)| key.ends_with(&format!(".{path}"))).map_or(own, |(_, rest)| rest)
+}
+
 impl AppError {
+    /// What has to be changed in the configuration, where it is known; the text begins with it.
+    #[must_use]
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Open { place, .. } | Self::AbsentDatabase { place, .. } => place.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether a person must change the configuration or its surroundings, rather than wait: exit code 2.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
@@ -100,5 +137,52 @@ impl AppError {
             Self::Call { failure, .. } => failure.code == FailureCode::InvalidConfiguration,
             Self::Engine(_) | Self::CreateDatabase { .. } | Self::Signals(_) | Self::RelayEnded { .. } => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use std::path::Path;
+
+    const TEXT: &str = r#"
+[databases.main]
+url = "sqlite:outbox.db"
+[storages.outbox]
+plugin = "sqlite-storage"
+database = "main"
+config = { table = "a",
+  tabel = "b" }
+"#;
+
+    fn told(source: PluginError) -> String {
+        let config = config::parse(TEXT, Path::new("o.toml")).unwrap();
+        let place = place("storages", "outbox", &config.places, &source);
+        AppError::Open { kind: "storages", name: "outbox".into(), place, source: source.into() }.to_string()
+    }
+
+    fn refused(code: FailureCode, text: &str) -> String {
+        told(PluginError::Open(Failure::new(code, format!("storage \"outbox\" (generation 1): open: {text}"))))
+    }
+
+    #[test]
+    fn what_an_adapter_does_not_take_has_a_line() {
+        assert_eq!(
+            refused(FailureCode::InvalidConfiguration, "unknown field `tabel`, expected `table`"),
+            "o.toml:8: storages.outbox.config.tabel: unknown field `tabel`, expected `table`"
+        );
+        assert_eq!(refused(FailureCode::InvalidConfiguration, "`table`: is empty"), "o.toml:7: storages.outbox.config.table: is empty");
+        assert_eq!(
+            refused(FailureCode::InvalidConfiguration, "missing field `url`"),
+            "o.toml:7: storages.outbox.config: missing field `url`"
+        );
+        assert!(refused(FailureCode::Unavailable, "the `table` is locked").starts_with("unavailable: storage \"outbox\""));
+    }
+
+    #[test]
+    fn a_component_that_is_missing_has_the_line_that_names_it() {
+        let missing = PluginError::Missing { path: "plugins/sqlite-storage.wasm".into(), present: "it has: other".into() };
+        assert_eq!(told(missing), "o.toml:5: storages.outbox.plugin: there is no plugins/sqlite-storage.wasm; it has: other");
     }
 }

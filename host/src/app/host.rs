@@ -5,6 +5,7 @@ use super::signals::Signals;
 use super::status::{RelayStatus, Status};
 use super::{App, AppError, worker_name};
 use crate::admin;
+use crate::config;
 use crate::config::model::Relay;
 use crate::relay::{Mode, Shutdown, Summary};
 use std::collections::{BTreeMap, HashMap};
@@ -44,6 +45,9 @@ impl Outcome {
 /// The configuration cannot be brought to life, or a relay ended by itself. The other relays are ended gracefully then.
 pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, AppError> {
     let relays = chosen(app, names)?;
+    for warning in config::warnings(&app.config).iter().filter(|warning| relays.iter().any(|relay| relay.name == warning.relay)) {
+        tracing::warn!(relay = warning.relay, key = warning.place.as_ref().map(ToString::to_string), "{}", warning.text);
+    }
     let shutdown = Shutdown::default();
     let statuses: Vec<Arc<RelayStatus>> = relays.iter().map(|relay| Arc::new(RelayStatus::new(&relay.name))).collect();
     let status = Status::new(statuses.clone(), shutdown.graceful.clone());

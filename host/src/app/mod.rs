@@ -16,8 +16,9 @@ pub use worker::worker_name;
 use crate::config::Config;
 use crate::config::model::{Adapter, Database, Publisher};
 use crate::metrics::Metrics;
-use crate::plugin::{PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
+use crate::plugin::{PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
 use crate::sql::Databases;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A configuration brought to life. Opens nothing by itself.
@@ -53,11 +54,12 @@ impl App {
     /// # Errors
     /// Its database file is absent, or its component cannot be loaded, linked or opened.
     pub async fn storage(&self, adapter: &Adapter) -> Result<Arc<StoragePlugin>, AppError> {
-        if let Some(file) = self.absent_database(adapter) {
-            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), file });
+        if let Some((database, file)) = self.absent_database(adapter) {
+            let place = self.config.places.first([format!("databases.{database}.url")]);
+            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place, file });
         }
         let opened = self.plugins.storage(&self.config.plugins.dir, adapter).await;
-        opened.map_err(|error| AppError::Open { kind: "storages", name: adapter.name.clone(), source: error.into() })
+        opened.map_err(|error| self.not_opened("storages", adapter, error))
     }
 
     /// Opens a publisher.
@@ -66,15 +68,20 @@ impl App {
     /// Its component cannot be loaded, linked or opened.
     pub async fn publisher(&self, publisher: &Publisher) -> Result<Arc<PublisherPlugin>, AppError> {
         let opened = self.plugins.publisher(&self.config.plugins.dir, publisher).await;
-        opened.map_err(|error| AppError::Open { kind: "publishers", name: publisher.adapter.name.clone(), source: error.into() })
+        opened.map_err(|error| self.not_opened("publishers", &publisher.adapter, error))
     }
 
-    /// The file of a storage's database, if there is none yet.
+    fn not_opened(&self, kind: &'static str, adapter: &Adapter, error: PluginError) -> AppError {
+        let place = error::place(kind, &adapter.name, &self.config.places, &error);
+        AppError::Open { kind, name: adapter.name.clone(), place, source: error.into() }
+    }
+
+    /// Name and file of a storage's database, if there is no such file yet.
     #[must_use]
-    pub fn absent_database(&self, adapter: &Adapter) -> Option<std::path::PathBuf> {
-        let mut granted = adapter.grants.databases.iter().filter_map(|name| self.config.databases.get(name));
-        granted.find_map(|database| match database {
-            Database::Sqlite(sqlite) if matches!(sqlite.path.try_exists(), Ok(false)) => Some(sqlite.path.clone()),
+    pub fn absent_database(&self, adapter: &Adapter) -> Option<(String, PathBuf)> {
+        let mut granted = adapter.grants.databases.iter().filter_map(|name| Some((name, self.config.databases.get(name)?)));
+        granted.find_map(|(name, database)| match database {
+            Database::Sqlite(sqlite) if matches!(sqlite.path.try_exists(), Ok(false)) => Some((name.clone(), sqlite.path.clone())),
             Database::Sqlite(_) => None,
         })
     }

@@ -3,10 +3,11 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::app::{App, AppError};
-use crate::config::Config;
 use crate::config::model::SecretSource;
+use crate::config::{self, Config, ConfigError, Place, Problem, Problems, Warning};
 use crate::ports::Storage;
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// Say what is fine with the configuration, and what is not.
 ///
@@ -18,11 +19,14 @@ Examples:
   outhaul check
   outhaul --config staging.toml check --json      {\"ok\":true,\"checks\":[{\"what\":\"storages.outbox\",\"state\":\"ok\",...}]}
 
+With --json also a file that cannot be read or is wrong ends in that document: each check has what, state (ok, warning, failed),
+text, and file, line and key, null where it is not about a line of the file.
+
 Exit codes: 0 if all is fine (also with warnings), 1 if something outside did not answer, 2 if something has to be changed.")]
 pub(super) struct Args {
     /// Print one JSON document.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -37,7 +41,10 @@ enum State {
 struct Check {
     what: String,
     state: State,
-    detail: String,
+    file: Option<PathBuf>,
+    line: Option<usize>,
+    key: Option<String>,
+    text: String,
 }
 
 /// What was found, and the exit code that follows from it.
@@ -48,23 +55,32 @@ struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, what: impl Into<String>, state: State, detail: impl Into<String>) {
-        self.checks.push(Check { what: what.into(), state, detail: detail.into() });
+    fn add(&mut self, what: impl Into<String>, state: State, text: impl Into<String>) {
+        self.add_at(what, state, None, text);
+    }
+
+    fn add_at(&mut self, what: impl Into<String>, state: State, place: Option<Place>, text: impl Into<String>) {
+        let (file, line, key) = place.map_or((None, None, None), |Place { file, line, key }| (Some(file), Some(line), Some(key)));
+        self.checks.push(Check { what: what.into(), state, file, line, key, text: text.into() });
     }
 
     fn fail(&mut self, what: String, error: &AppError) {
         self.code = self.code.max(if error.is_configuration() { 2 } else { 1 });
         let text = error.to_string();
-        let detail = text.strip_prefix(&format!("{what}: ")).unwrap_or(&text).to_owned();
-        self.add(what, State::Failed, detail);
+        let named = error.place().map_or_else(|| what.clone(), ToString::to_string);
+        let text = text.strip_prefix(&format!("{named}: ")).unwrap_or(&text).to_owned();
+        self.add_at(what, State::Failed, error.place().cloned(), text);
     }
 }
 
 pub(super) async fn run(args: Args, config: Config) -> CommandResult {
     let mut findings = Findings::default();
-    findings.add("configuration", State::Ok, format!("{} is complete and does not contradict itself", config.file.display()));
+    findings.add("configuration", State::Ok, format!("{} is well-formed", config.file.display()));
     unused(&config, &mut findings);
     secrets(&config, &mut findings);
+    for Warning { relay, place, text } in config::warnings(&config) {
+        findings.add_at(format!("relays.{relay}"), State::Warning, place, text);
+    }
     let app = App::new(config)?;
     for storage in app.config.storages.values() {
         let what = format!("storages.{}", storage.name);
@@ -94,17 +110,49 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
     if findings.code == 0 { Ok(()) } else { Err(CommandError::said(findings.code)) }
 }
 
+/// Tells of a configuration of which nothing can be opened: a text on stderr as for any other command, or a document with one entry
+/// for each problem.
+pub(super) fn unreadable(args: Args, file: &Path, error: ConfigError) -> CommandResult {
+    if !args.json {
+        return Err(error.into());
+    }
+    let what = "configuration";
+    let checks = match error {
+        ConfigError::Invalid(Problems { file, list }) => list
+            .into_iter()
+            .map(|Problem { line, key, text, .. }| {
+                let key = Some(key).filter(|key| !key.is_empty());
+                Check { what: what.to_owned(), state: State::Failed, file: Some(file.clone()), line: Some(line), key, text }
+            })
+            .collect(),
+        other => {
+            let line = match &other {
+                ConfigError::NotText { line, .. } => Some(*line),
+                _ => None,
+            };
+            let text = CommandError::from(other).text();
+            vec![Check { what: what.to_owned(), state: State::Failed, file: Some(file.to_owned()), line, key: None, text }]
+        }
+    };
+    tell(&Findings { checks, code: 2 }, true)?;
+    Err(CommandError::said(2))
+}
+
 fn tell(findings: &Findings, json: bool) -> CommandResult {
     if json {
         return output::json(&serde_json::json!({ "ok": findings.code == 0, "checks": findings.checks }));
     }
-    for Check { what, state, detail } in &findings.checks {
+    for Check { what, state, file, line, key, text } in &findings.checks {
         let mark = match state {
             State::Ok => "ok     ",
             State::Warning => "warning",
             State::Failed => "FAILED ",
         };
-        output::line(&format!("{mark} {what}: {detail}"))?;
+        let place = match (file, line, key) {
+            (Some(file), Some(line), Some(key)) => format!("{}:{line}: {key}: ", file.display()),
+            _ => String::new(),
+        };
+        output::line(&format!("{mark} {what}: {place}{text}"))?;
     }
     Ok(())
 }
@@ -112,7 +160,11 @@ fn tell(findings: &Findings, json: bool) -> CommandResult {
 /// What is in the file and has no effect.
 fn unused(config: &Config, findings: &mut Findings) {
     if config.relays.is_empty() {
-        findings.add("relays", State::Warning, "there is none: `run` and `drain` have nothing to do");
+        findings.add(
+            "relays",
+            State::Warning,
+            "there is none, and `run` and `drain` refuse to start: add [[relays]] with a name, a storage and routes",
+        );
         return;
     }
     let storages: BTreeSet<&str> = config.relays.iter().map(|relay| relay.storage.as_str()).collect();

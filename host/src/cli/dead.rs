@@ -81,6 +81,17 @@ pub(super) struct Change {
     json: bool,
 }
 
+impl Command {
+    /// Whether one JSON document was asked for.
+    pub(super) fn is_json(&self) -> bool {
+        match self {
+            Self::List(args) => args.json,
+            Self::Show(args) => args.json,
+            Self::Requeue(args) | Self::Discard(args) => args.json,
+        }
+    }
+}
+
 pub(super) async fn run(command: Command, app: App) -> CommandResult {
     match command {
         Command::List(args) => list(args, app).await,

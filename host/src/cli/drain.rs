@@ -25,7 +25,7 @@ pub(super) struct Args {
     relays: Vec<String>,
     /// Print one JSON document.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(serde::Serialize)]
@@ -47,7 +47,7 @@ pub(super) async fn run(args: Args, app: App) -> CommandResult {
         output::table(["relay", "sent", "failed", "retried", "released", "late"], rows)?;
     }
     if outcome.interrupted {
-        return Err(CommandError::failure(anyhow::anyhow!("interrupted: rows that are due may be left")));
+        return Err(CommandError::failure(anyhow::anyhow!("interrupted: rows that are due may be left")).after_document());
     }
     if outcome.total().breaker_open {
         let text = "the destination fails and its circuit breaker is open: rows that are due may be left, with their attempts";

@@ -1,7 +1,7 @@
 //! `outhaul enqueue`.
 
 use super::error::CommandError;
-use super::jsonl::JsonMessage;
+use super::lines::{self, Stopped};
 use super::storage::{Opened, StorageArg};
 use super::{CommandResult, output};
 use crate::app::App;
@@ -12,11 +12,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Rows of one transaction.
-const BATCH: usize = 500;
-/// Bytes of one transaction, about.
-const BATCH_BYTES: usize = 4 << 20;
-/// Longest line, and largest payload file: over it, something else was meant.
+/// Largest payload file: over it, something else was meant.
 const MAX_INPUT: u64 = 256 << 20;
 
 /// Insert messages into a storage's table, as a producer would.
@@ -35,7 +31,9 @@ Examples:
 A line of --jsonl:
   {\"topic\": \"orders.created\", \"key\": \"42\", \"headers\": {\"source\": \"repair\"}, \"payload\": \"...\"}
   headers: an object, or [[name, value], ...]; payload: a text, null for a tombstone, or payload_base64; id, key and headers
-  may be left out. Lines are inserted in transactions of 500 at most; a wrong line ends it there and tells how many went in."
+  may be left out. Lines are inserted in transactions of 500 at most. Of an input of up to 64 MiB nothing is inserted if any
+  line is wrong: all wrong lines are told. A longer input ends at the first wrong line after that: the ids of what went in are
+  printed, and the line to go on from (with --json: next_line)."
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -66,7 +64,7 @@ pub(super) struct Args {
     jsonl: Option<PathBuf>,
     /// Print one JSON document: {"enqueued": 2, "ids": ["1", "2"]}.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -80,13 +78,13 @@ pub(super) async fn run(args: Args, app: App) -> CommandResult {
     let opened = Opened::open(&app, args.storage.choose(&app.config)?).await?;
     let mut ids = Vec::new();
     match &args.jsonl {
-        Some(file) => lines(&opened, file, &mut ids).await?,
+        Some(file) => lines(&opened, file, args.json, &mut ids).await?,
         None => insert(&opened, &single(&args)?, &mut ids).await?,
     }
     if args.json {
         return output::json(&serde_json::json!({ "enqueued": ids.len(), "ids": ids }));
     }
-    ids.iter().try_for_each(|id| output::line(&output::cell(id, 1000)))
+    print(&ids)
 }
 
 fn single(args: &Args) -> Result<Batch, CommandError> {
@@ -134,45 +132,27 @@ async fn insert(opened: &Opened, batch: &Batch, ids: &mut Vec<String>) -> Comman
     Ok(())
 }
 
-async fn lines(opened: &Opened, file: &Path, ids: &mut Vec<String>) -> CommandResult {
+/// Inserts lines. What went in before it ended early is printed: whoever goes on from the line that is told has all ids.
+async fn lines(opened: &Opened, file: &Path, json: bool, ids: &mut Vec<String>) -> CommandResult {
     let mut reader = open(file).map_err(CommandError::usage)?;
-    let (mut number, mut bytes, mut batch) = (0u64, 0usize, Batch::default());
-    let wrong = loop {
-        number = number.saturating_add(1);
-        // Reading blocks; nothing else runs in this process meanwhile but the open storage.
-        let read = match next_line(&mut reader, &mut batch) {
-            Ok(read) => read,
-            Err(reason) => break Some(reason),
-        };
-        bytes = bytes.saturating_add(read);
-        if batch.len() >= BATCH || bytes >= BATCH_BYTES {
-            insert(opened, &std::mem::take(&mut batch), ids).await?;
-            bytes = 0;
-        }
-        if read == 0 {
-            break None;
-        }
-    };
-    // What was read before a wrong line goes in: its number then says exactly where to go on.
-    if !batch.is_empty() {
-        insert(opened, &batch, ids).await?;
-    }
-    let Some(reason) = wrong else { return Ok(()) };
     let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
-    let done = output::count(u64::try_from(ids.len()).unwrap_or(u64::MAX), "message");
-    Err(CommandError::usage(anyhow!("{name}:{number}: {reason} ({done} of the lines before it went in, nothing from it on)")))
+    let insert = async |batch: &Batch| opened.storage.enqueue(batch).await.map_err(opened.failed("enqueue"));
+    let Err(Stopped { next_line, error }) = lines::feed(&mut reader, &name, lines::WHOLE, ids, insert).await else { return Ok(()) };
+    if json {
+        let (error_text, code) = (error.text(), error.code());
+        output::json(&serde_json::json!({
+            "enqueued": ids.len(), "ids": ids, "next_line": next_line, "error": error_text, "exit_code": code,
+        }))?;
+        return Err(error.after_document());
+    }
+    print(ids)?;
+    if !ids.is_empty() {
+        let done = output::count(u64::try_from(ids.len()).unwrap_or(u64::MAX), "message");
+        output::note(&format!("{done} went in; go on from line {next_line} of {name}"));
+    }
+    Err(error)
 }
 
-/// Reads a line into the batch and says how many bytes it had; 0: there are no more. Blank lines are passed over.
-fn next_line(reader: &mut dyn BufRead, batch: &mut Batch) -> Result<usize, String> {
-    let mut line = Vec::new();
-    let read = reader.take(MAX_INPUT).read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
-    if line.len() as u64 == MAX_INPUT {
-        return Err(format!("is longer than {MAX_INPUT} bytes"));
-    }
-    let text = std::str::from_utf8(&line).map_err(|error| format!("is not UTF-8: {error}"))?;
-    if !text.trim().is_empty() {
-        JsonMessage::parse(text)?.push_to(batch)?;
-    }
-    Ok(read)
+fn print(ids: &[String]) -> CommandResult {
+    ids.iter().try_for_each(|id| output::line(&output::cell(id, 1000)))
 }

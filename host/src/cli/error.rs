@@ -1,5 +1,6 @@
 //! How a command ends when it does not end well: one text on stderr, and an exit code that says whether trying again can help.
 
+use super::output;
 use crate::app::AppError;
 use crate::config::ConfigError;
 use std::io;
@@ -11,22 +12,24 @@ pub(crate) struct CommandError {
     code: u8,
     /// None: there is nothing to say (the reader of our output has gone).
     error: Option<anyhow::Error>,
+    /// Whether stdout has the one document of --json already.
+    has_document: bool,
 }
 
 impl CommandError {
     /// A failure at run time: exit code 1.
     pub(crate) fn failure(error: impl Into<anyhow::Error>) -> Self {
-        Self { code: 1, error: Some(error.into()) }
+        Self { code: 1, error: Some(error.into()), has_document: false }
     }
 
     /// Wrong usage or configuration: exit code 2.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
-        Self { code: 2, error: Some(error.into()) }
+        Self { code: 2, error: Some(error.into()), has_document: false }
     }
 
     /// Exit code `code` after an output that has said everything.
     pub(crate) fn said(code: u8) -> Self {
-        Self { code, error: None }
+        Self { code, error: None, has_document: true }
     }
 
     /// Writing the output failed. A reader that has gone (`outhaul dead list | head`) is not an error.
@@ -37,10 +40,29 @@ impl CommandError {
         }
     }
 
-    /// Says it once, and hands over the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
-        if let Some(error) = &self.error {
-            let _ = output_error(&text(error));
+    /// The same, after an output that is the document of --json already.
+    pub(crate) fn after_document(self) -> Self {
+        Self { has_document: true, ..self }
+    }
+
+    /// Its exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// What is told to a person; empty where there is nothing to say.
+    pub(crate) fn text(&self) -> String {
+        self.error.as_ref().map(text).unwrap_or_default()
+    }
+
+    /// Says it once to a person and, with `json`, to a program, and hands over the exit code.
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        if self.error.is_some() {
+            let _ = output_error(&self.text());
+            if json && !self.has_document {
+                // A reader that has gone cannot be told that it has.
+                let _ = output::json(&serde_json::json!({ "error": self.text(), "exit_code": self.code }));
+            }
         }
         ExitCode::from(self.code)
     }

@@ -6,6 +6,7 @@ mod drain;
 mod enqueue;
 mod error;
 mod jsonl;
+mod lines;
 mod message;
 mod output;
 mod plugin;
@@ -49,6 +50,8 @@ First steps:
   outhaul run                                  deliver until a signal comes
   outhaul dead list                            what could not be delivered, and why
 
+With --json, stdout has one JSON document in any case; where a command fails: {\"error\": \"...\", \"exit_code\": 2}.
+
 Exit codes:
   0  fine
   1  a failure at run time: a database or another thing outside did not answer
@@ -74,22 +77,52 @@ enum Command {
     Plugin(plugin::Command),
 }
 
+impl Command {
+    /// Whether stdout is to have one JSON document.
+    fn is_json(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Schema(_) => false,
+            Self::Drain(args) => args.json,
+            Self::Check(args) => args.json,
+            Self::Enqueue(args) => args.json,
+            Self::Stats(args) => args.json,
+            Self::Dead(command) => command.is_json(),
+            Self::Purge(args) => args.json,
+            Self::Plugin(plugin::Command::List(args)) => args.json,
+            Self::Plugin(plugin::Command::Inspect(args)) => args.json,
+        }
+    }
+}
+
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
     // Wrong usage ends here, with exit code 2; --help and --version with 0.
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| wrong_usage(&error));
+    let json = cli.command.is_json();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return CommandError::failure(anyhow::Error::new(error).context("cannot start the runtime")).report(),
+        Err(error) => return CommandError::failure(anyhow::Error::new(error).context("cannot start the runtime")).report(json),
     };
     let ended = runtime.block_on(execute(cli));
     // Calls that are still under way after a forced end are left behind: their leases run out.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
+        Err(error) => error.report(json),
     }
+}
+
+/// Ends as clap does, and tells a program too where it asked for that.
+fn wrong_usage(error: &clap::Error) -> ! {
+    if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        // What comes after the first paragraph is usage, for people.
+        let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").replace('\n', " ");
+        // The exit code says it too, should stdout be gone.
+        let _ = output::json(&serde_json::json!({ "error": text, "exit_code": error.exit_code() }));
+    }
+    error.exit()
 }
 
 async fn execute(cli: Cli) -> CommandResult {
@@ -98,7 +131,13 @@ async fn execute(cli: Cli) -> CommandResult {
         // Looks at a file, wherever it is: needs no configuration.
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
-        Command::Check(args) => check::run(args, load(&file, Quiet::Yes)?).await,
+        Command::Check(args) => match config::load(&file) {
+            Ok(config) => {
+                start_log(&config, Quiet::Yes)?;
+                check::run(args, config).await
+            }
+            Err(error) => check::unreadable(args, &file, error),
+        },
         Command::Schema(args) => schema::run(args, load(&file, Quiet::Yes)?).await,
         Command::Run(args) => run::run(args, App::new(load(&file, Quiet::No)?)?).await,
         Command::Drain(args) => drain::run(args, App::new(load(&file, Quiet::No)?)?).await,
@@ -119,12 +158,16 @@ enum Quiet {
 /// Reads the configuration and sets up the log by it.
 fn load(file: &std::path::Path, quiet: Quiet) -> Result<Config, CommandError> {
     let config = config::load(file)?;
+    start_log(&config, quiet)?;
+    Ok(config)
+}
+
+fn start_log(config: &Config, quiet: Quiet) -> CommandResult {
     let mut log = config.log.clone();
     if quiet == Quiet::Yes {
         "warn".clone_into(&mut log.filter);
     }
-    logging::init(&log).map_err(CommandError::usage)?;
-    Ok(config)
+    logging::init(&log).map_err(CommandError::usage)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(super) enum Command {
 pub(super) struct List {
     /// Print one JSON document: {"plugins": [...]}.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -34,17 +34,38 @@ pub(super) struct Inspect {
     file: PathBuf,
     /// Print one JSON document.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// One entry of the list.
-#[derive(serde::Serialize)]
 struct Entry {
     plugin: String,
     used_by: Vec<String>,
-    #[serde(flatten)]
+    file: PathBuf,
     inspection: Option<Inspection>,
     error: Option<String>,
+}
+
+impl Entry {
+    /// For a program: every key in any case, null where the file cannot be looked at.
+    fn document(&self) -> serde_json::Value {
+        let seen = self.inspection.as_ref();
+        serde_json::json!({
+            "plugin": self.plugin,
+            "used_by": self.used_by,
+            "file": self.file,
+            "world": seen.map(|seen| &seen.world),
+            "name": seen.map(|seen| &seen.name),
+            "version": seen.map(|seen| &seen.version),
+            "description": seen.map(|seen| &seen.description),
+            "imports": seen.map(|seen| &seen.imports),
+            "exports": seen.map(|seen| &seen.exports),
+            "requests": seen.map(|seen| &seen.requests),
+            "bytes": seen.map(|seen| seen.bytes),
+            "sha256": seen.map(|seen| &seen.sha256),
+            "error": self.error,
+        })
+    }
 }
 
 pub(super) async fn list(args: List, config: &Config) -> CommandResult {
@@ -62,15 +83,16 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
     let mut entries = Vec::new();
     for plugin in names {
         let used_by = used.remove(&plugin).unwrap_or_default();
-        let inspected = plugin::inspect(&directory.join(format!("{plugin}.wasm"))).await;
+        let file = directory.join(format!("{plugin}.wasm"));
+        let inspected = plugin::inspect(&file).await;
         let (inspection, error) = match inspected {
             Ok(inspection) => (Some(inspection), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        entries.push(Entry { plugin, used_by, inspection, error });
+        entries.push(Entry { plugin, used_by, file, inspection, error });
     }
     if args.json {
-        return output::json(&serde_json::json!({ "dir": directory, "plugins": entries }));
+        return output::json(&serde_json::json!({ "dir": directory, "plugins": entries.iter().map(Entry::document).collect::<Vec<_>>() }));
     }
     if entries.is_empty() {
         return output::line(&format!("no plugins in {}", directory.display()));

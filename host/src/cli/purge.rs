@@ -26,7 +26,7 @@ pub(super) struct Args {
     older_than: Duration,
     /// Print one JSON document.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 pub(super) async fn run(args: Args, app: App) -> CommandResult {

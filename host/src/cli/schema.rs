@@ -49,7 +49,7 @@ pub(super) async fn run(args: Args, mut config: Config) -> CommandResult {
 }
 
 async fn apply(adapter: &Adapter, app: &App) -> CommandResult {
-    if let Some(file) = app.absent_database(adapter) {
+    if let Some((_, file)) = app.absent_database(adapter) {
         app.create_databases(adapter).await?;
         output::line(&format!("created {}", file.display()))?;
     }

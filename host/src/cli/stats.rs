@@ -21,7 +21,7 @@ pub(super) struct Args {
     storage: StorageArg,
     /// Print one JSON document.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(serde::Serialize)]

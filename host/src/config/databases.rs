@@ -24,6 +24,10 @@ fn sqlite_path<'a>(url: &Located<&'a str>) -> Result<&'a str, String> {
     let Some((scheme, path)) = url.value.split_once(':') else {
         return Err("has no scheme: write \"sqlite:PATH\"".to_owned());
     };
+    if !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')) {
+        // What stands before the first ':' may be a part of a password here.
+        return Err("has no scheme: write \"sqlite:PATH\"".to_owned());
+    }
     if scheme != "sqlite" {
         return Err(format!("the scheme {scheme:?} is not supported: supported is sqlite, as in \"sqlite:outbox.db\""));
     }

@@ -6,13 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Reads `host:port`, `*.domain:port`, `host:*` or `[IPv6]:port`.
 pub(super) fn host(entry: &str) -> Result<HostGrant, String> {
-    if let Some((_, rest)) = entry.split_once("://") {
-        let bare = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-        let with_port = if bare.contains(':') { bare.to_owned() } else { format!("{bare}:443") };
-        return Err(format!("{entry:?} is a URL: write the host and its port only, \"{with_port}\""));
-    }
-    if entry.contains(['/', '@', ' ']) {
-        return Err(format!("{entry:?} is not host:port: leave paths, user names and spaces out"));
+    if entry.contains("://") || entry.contains(['/', '@', '?', '#', ' ']) {
+        let kind = if entry.contains("://") { "is a URL" } else { "is not host:port" };
+        return Err(match bare_host(entry) {
+            Some(bare) => format!("{kind}: write the host and its port only, \"{bare}\""),
+            None => format!("{kind}: write the host and its port only, without path, user name, password and spaces"),
+        });
     }
     if entry.parse::<Ipv6Addr>().is_ok() {
         return Err(format!("{entry:?}: write an IPv6 address in brackets and with its port, \"[{entry}]:443\""));
@@ -28,6 +27,20 @@ pub(super) fn host(entry: &str) -> Result<HostGrant, String> {
         },
     };
     Ok(HostGrant { host: host_name(host).map_err(|reason| format!("{entry:?}: {reason}"))?, port })
+}
+
+/// `host:port` of what may be a URL; none where it is not clear what the host is. A URL may hold a password before the last `@` of
+/// its authority, and a token behind it: nothing of either may be repeated.
+fn bare_host(entry: &str) -> Option<String> {
+    let (scheme, rest) = entry.split_once("://").unwrap_or(("https", entry));
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // A password that was not encoded may hold a '/': what is before it is not the host then.
+    if tail.contains('@') || authority.contains(' ') {
+        return None;
+    }
+    let bare = authority.rsplit('@').next()?;
+    let port = if scheme.eq_ignore_ascii_case("http") { 80 } else { 443 };
+    [bare.to_owned(), format!("{bare}:{port}")].into_iter().find(|bare| host(bare).is_ok())
 }
 
 fn host_name(host: &str) -> Result<String, String> {
@@ -98,13 +111,32 @@ mod tests {
             ("a.*:443", "not a host name"),
             ("*x.com:443", "not a host name"),
             ("a..b:443", "not a host name"),
-            ("hooks.example.com/x:443", "leave paths"),
+            ("http://hooks.example.com", "\"hooks.example.com:80\""),
+            ("hooks.example.com/x:443", "\"hooks.example.com:443\""),
+            ("a b:443", "is not host:port"),
             ("заказы.рф:443", "xn--"),
             ("256.0.0.1:80", "neither"),
             ("", "has no port"),
         ] {
             let error = host(entry).unwrap_err();
             assert!(error.contains(expected), "{entry}: {error}");
+        }
+    }
+
+    #[test]
+    fn passwords_and_tokens_are_never_repeated() {
+        for (entry, expected) in [
+            ("https://user:hunter2@h.example:443/", "\"h.example:443\""),
+            ("https://user:hunter2@@h.example/x", "\"h.example:443\""),
+            ("https://hunter2@[::1]:8443", "\"[::1]:8443\""),
+            ("user:hunter2@h.example:443", "\"h.example:443\""),
+            ("https://user:hun/ter2@h.example", "without path"),
+            ("https://user:hunter2/@h.example", "without path"),
+            ("https://h.example/?token=hunter2", "\"h.example:443\""),
+            ("h.example:443#hunter2", "\"h.example:443\""),
+        ] {
+            let error = host(entry).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("hun"), "{entry}: {error}");
         }
     }
 

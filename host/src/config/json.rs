@@ -6,11 +6,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A table as a JSON object. What JSON cannot say is reported.
-pub(super) fn object(report: &Report<'_>, path: &str, table: &DeTable<'_>) -> Map<String, Value> {
+pub(super) fn object(report: &Report, path: &str, table: &DeTable<'_>) -> Map<String, Value> {
     table.iter().map(|(key, value)| (key.get_ref().to_string(), convert(report, &format!("{path}.{}", key.get_ref()), value))).collect()
 }
 
-fn convert(report: &Report<'_>, path: &str, value: &Spanned<DeValue<'_>>) -> Value {
+fn convert(report: &Report, path: &str, value: &Spanned<DeValue<'_>>) -> Value {
     match value.get_ref() {
         DeValue::String(text) => Value::from(text.as_ref()),
         DeValue::Boolean(flag) => Value::from(*flag),
@@ -30,7 +30,7 @@ fn convert(report: &Report<'_>, path: &str, value: &Spanned<DeValue<'_>>) -> Val
     }
 }
 
-fn problem(report: &Report<'_>, value: &Spanned<DeValue<'_>>, path: &str, text: &str) -> Value {
+fn problem(report: &Report, value: &Spanned<DeValue<'_>>, path: &str, text: &str) -> Value {
     report.add(value.span().start, path, text);
     Value::Null
 }

@@ -6,9 +6,12 @@
 
 mod adapters;
 mod databases;
+mod duplicates;
 mod grants;
 mod json;
 pub mod model;
+mod outages;
+mod places;
 mod problem;
 mod relays;
 mod resolve;
@@ -16,6 +19,8 @@ mod section;
 mod units;
 
 pub use model::Config;
+pub use outages::{Warning, warnings};
+pub use places::{Place, Places};
 pub use problem::{Problem, Problems};
 
 use std::io;
@@ -50,6 +55,19 @@ pub enum ConfigError {
         /// Its size.
         bytes: u64,
     },
+    /// It is no text.
+    #[error(
+        "{}:{line}: is not UTF-8 (byte {at} of the file): a configuration is a TOML text in UTF-8; save it as that, or name \
+         another file with --config", .file.display()
+    )]
+    NotText {
+        /// The file.
+        file: PathBuf,
+        /// Line of the first byte that is none.
+        line: usize,
+        /// Its place in the file, from 0.
+        at: usize,
+    },
     /// It was read, and is wrong.
     #[error(transparent)]
     Invalid(#[from] Problems),
@@ -68,7 +86,13 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
     if bytes > MAX_FILE_BYTES {
         return Err(ConfigError::TooLarge { file: file.to_owned(), bytes });
     }
-    Ok(parse(&std::fs::read_to_string(file).map_err(unreadable)?, file)?)
+    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        let line = 1 + bytes.iter().take(at).filter(|byte| **byte == b'\n').count();
+        ConfigError::NotText { file: file.to_owned(), line, at }
+    })?;
+    Ok(parse(text, file)?)
 }
 
 /// Checks the text of a configuration file. `file` names it in errors; relative paths in it are taken from its folder.

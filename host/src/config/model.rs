@@ -2,6 +2,7 @@
 //!
 //! The file itself (names, units, what contradicts what) is described in `examples/outhaul.toml`, which a test parses.
 
+use super::places::Places;
 use crate::domain::Backoff;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// `[log]`.
     pub log: Log,
+    /// Where its keys stand.
+    pub places: Places,
     /// `shutdown_grace`: how long a graceful shutdown may take before it becomes a forced one.
     pub shutdown_grace: Duration,
 }

@@ -44,14 +44,14 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// Collects problems while a file is read.
-pub(super) struct Report<'a> {
-    text: &'a str,
+pub(super) struct Report {
+    breaks: Vec<usize>,
     found: RefCell<Vec<(usize, Problem)>>,
 }
 
-impl<'a> Report<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        Self { text, found: RefCell::default() }
+impl Report {
+    pub(super) fn new(text: &str) -> Self {
+        Self { breaks: breaks(text), found: RefCell::default() }
     }
 
     /// Notes a problem at a byte of the text.
@@ -61,8 +61,7 @@ impl<'a> Report<'a> {
 
     /// The same for an unknown key.
     pub(super) fn add_known(&self, at: usize, key: impl Into<String>, text: impl Into<String>, known: Vec<&'static str>) {
-        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
-        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let line = line_of(&self.breaks, at);
         self.found.borrow_mut().push((at, Problem { line, key: key.into(), text: text.into(), known }));
     }
 
@@ -75,6 +74,16 @@ impl<'a> Report<'a> {
         }
         Err(Problems { file: file.to_owned(), list: found.into_iter().map(|(_, problem)| problem).collect() })
     }
+}
+
+/// Bytes at which the lines of a text end.
+pub(super) fn breaks(text: &str) -> Vec<usize> {
+    text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect()
+}
+
+/// The line, from 1, of a byte in a text whose lines end there.
+pub(super) fn line_of(breaks: &[usize], at: usize) -> usize {
+    1 + breaks.partition_point(|end| *end < at)
 }
 
 /// "a, b, c", or "none" where there is nothing.

@@ -1,11 +1,12 @@
 //! The file as a whole: from text to model, section by section, those first that others refer to.
 
 use super::adapters::{self, Names, PublisherEntry, StorageEntry};
-use super::databases;
 use super::model::{Admin, Config, Log, Plugins, SecretSource};
+use super::places::Places;
 use super::problem::{Problems, Report};
 use super::relays::{self, Adapters};
 use super::section::Section;
+use super::{databases, duplicates};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,15 +20,17 @@ pub(super) fn resolve(text: &str, file: &Path) -> Result<Config, Problems> {
     let report = Report::new(text);
     let (tree, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
+        let (duplicates, errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| error.message() == duplicates::MESSAGE);
         for error in errors {
             report.add(error.span().map_or(0, |span| span.start), "", format!("not TOML: {}", error.message().replace('\n', ", ")));
         }
+        duplicates::report(text, duplicates.iter().filter_map(toml::de::Error::span), &report);
         // What is left of a broken tree would only add problems that are not there.
         report.finish(file)?;
     }
     let config = sections(Section::root(&report, tree.get_ref()), file);
     report.finish(file)?;
-    Ok(config)
+    Ok(Config { places: Places::read(text, file, tree.get_ref()), ..config })
 }
 
 fn sections(root: Section<'_>, file: &Path) -> Config {
@@ -72,6 +75,7 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
         relays,
         admin,
         log,
+        places: Places::default(),
         shutdown_grace,
     }
 }

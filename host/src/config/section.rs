@@ -60,7 +60,7 @@ impl fmt::Display for Range {
 
 /// One table of the file; where it is absent, every key of it is.
 pub(super) struct Section<'a> {
-    report: &'a Report<'a>,
+    report: &'a Report,
     path: String,
     at: usize,
     table: Option<&'a DeTable<'a>>,
@@ -69,7 +69,7 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// The file as a whole.
-    pub(super) fn root(report: &'a Report<'a>, table: &'a DeTable<'a>) -> Self {
+    pub(super) fn root(report: &'a Report, table: &'a DeTable<'a>) -> Self {
         Self { report, path: String::new(), at: 0, table: Some(table), known: RefCell::default() }
     }
 

@@ -1,6 +1,6 @@
 //! The reference file against the code, and a table of files that are wrong.
 
-use super::{Config, Problems, parse};
+use super::{Config, ConfigError, Places, Problems, load, parse, warnings};
 use crate::config::model::{Database, HostGrant, SecretSource};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,7 +44,9 @@ fn changed(from: &str, to: &str) -> Result<Config, Problems> {
 
 #[test]
 fn the_reference_file_shows_the_defaults() {
-    let (reference, minimal) = (read(REFERENCE).unwrap(), read(MINIMAL).unwrap());
+    // All but where it stands.
+    let read = |text| Config { places: Places::default(), ..read(text).unwrap() };
+    let (reference, minimal) = (read(REFERENCE), read(MINIMAL));
     assert_eq!(format!("{reference:#?}"), format!("{minimal:#?}"));
 }
 
@@ -117,6 +119,17 @@ fn the_compile_cache_can_be_turned_off() {
 const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     // Shape.
     ("[admin]", "[admin", 2, "", "not TOML"),
+    ("name = \"orders\"", "name = \"orders\"\nname = \"b\"", 20, "relays[0].name", "is written twice, first in line 19: leave one out"),
+    ("plugin = \"http", "plugin = \"a\"\nplugin = \"http", 15, "publishers.webhooks.plugin", "first in line 14"),
+    ("[admin]", "shutdown_grace = \"1s\"\nshutdown_grace = \"1s\"", 3, "shutdown_grace", "first in line 2"),
+    (
+        "[[relays]]",
+        "[storages.outbox] # again\nplugin = \"a\"\ndatabase = \"main\"\n[[relays]]",
+        18,
+        "storages.outbox",
+        "already, in line 9",
+    ),
+    ("{ table = \"outbox\" }", "{ a = 1, a = 2 }", 12, "storages.outbox.a", "is written twice: leave one out"),
     ("[admin]", "[admni]", 2, "admni", "unknown key (did you mean `admin`?); known here: "),
     ("url = \"sq", "synchronus = \"full\"\nurl = \"sq", 8, "databases.main.synchronus", "did you mean `synchronous`?"),
     ("name = \"orders\"", "name = \"orders\"\nzzz = 1", 20, "relays[0].zzz", "unknown key; known here: name, storage, routes, batch"),
@@ -243,6 +256,8 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     ("url = \"sqlite:outbox.db\"", "url = \"sqlite://outbox.db\"", 8, "databases.main.url", "without \"//\""),
     ("url = \"sqlite:outbox.db\"", "url = \"sqlite:outbox.db?mode=ro\"", 8, "databases.main.url", "takes no parameters"),
     ("url = \"sqlite:outbox.db\"", "url = \"postgres://u:hunter2@h/d\"", 8, "databases.main.url", "supported is sqlite"),
+    ("url = \"sqlite:outbox.db\"", "url = \"u/hunter2@h:5432/d\"", 8, "databases.main.url", "has no scheme"),
+    ("[\"hooks.example.com:443\"]", "[\"https://u:hunter2@h.example:443/\"]", 15, "publishers.webhooks.allow_hosts", "\"h.example:443\""),
     ("url = \"sqlite:outbox.db\"", "url = \"outbox.db\"", 8, "databases.main.url", "has no scheme"),
     ("env = \"API_TOKEN\"", "env = \"A\"\nfile = \"b\"", 7, "secrets.api-token.file", "contradicts env"),
     ("env = \"API_TOKEN\"", "", 5, "secrets.api-token", "says not where"),
@@ -283,4 +298,42 @@ fn all_problems_come_at_once_in_the_order_of_the_file() {
         problems.to_string().starts_with("/etc/outhaul/outhaul.toml has 4 problems:\n  /etc/outhaul/outhaul.toml:2: admn: "),
         "{problems}"
     );
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("outbox.db");
+    std::fs::write(&file, b"[log]\n# caf\xe9\n").unwrap();
+    let error = load(&file).unwrap_err();
+    assert!(matches!(error, ConfigError::NotText { line: 2, at: 11, .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("outbox.db:2: is not UTF-8 (byte 11 of the file): a configuration is a TOML text in UTF-8"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_outage_that_could_end_messages_dead_is_warned_of() {
+    for (keys, expected) in [
+        ("max_attempts = 3\nbreaker.failures = 5", Some("max_attempts (3) is not above breaker.failures (5)")),
+        ("max_attempts = 5\nbreaker.failures = 5", Some("max_attempts (5) is not above breaker.failures (5)")),
+        ("max_attempts = 6\nbreaker.failures = 5", None),
+        ("max_attempts = 6\nbreaker.failures = 0", Some("breaker.failures is 0")),
+        ("max_attempts = 0\nbreaker.failures = 0", None),
+        ("max_attempts = 0\nbreaker.failures = 9", None),
+    ] {
+        let config = changed("name = \"orders\"", &format!("name = \"orders\"\n{keys}")).unwrap();
+        let warned = warnings(&config);
+        assert_eq!(
+            warned.iter().map(|warning| warning.text.contains(expected.unwrap_or("?"))).collect::<Vec<_>>(),
+            vec![true; usize::from(expected.is_some())],
+            "{keys}"
+        );
+        if let Some(warning) = warned.first() {
+            assert!(warning.text.starts_with("an outage of the destination can end messages dead: "), "{warning:?}");
+            let place = warning.place.as_ref().unwrap();
+            assert_eq!((place.line, place.key.as_str()), (20, "relays[0].max_attempts"));
+        }
+    }
 }
