@@ -314,6 +314,33 @@ async fn a_transaction_left_open_is_rolled_back_when_the_call_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_others_hold_is_told_to_the_guest_and_is_not_its_fault() {
+    let bench = Bench::new();
+    let evil = bench.storage("evil-storage", |storage| storage.limits.call_timeout = Duration::from_secs(3)).await.unwrap();
+    evil.create_schema().await.unwrap();
+    let other = rusqlite::Connection::open(bench.database_file("main")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let insert = claim_request("sql INSERT INTO evil (id) VALUES (7)", 5);
+    let text = evil.claim(&insert).await.unwrap_err().to_string();
+    show("a lock held by others", &text);
+    assert!(text.contains("database is locked"), "{text}");
+    other.execute_batch("ROLLBACK").unwrap();
+    evil.claim(&insert).await.unwrap();
+    let metrics = bench.metrics.encode();
+    assert!(!metrics.contains("outhaul_adapter_faults_total{") && !metrics.contains("outhaul_adapter_restarts_total{"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_none_are_not_repeated() {
+    let bench = Bench::new();
+    let evil = bench.storage("evil-storage", |_| {}).await.unwrap();
+    for name in ["x".repeat(500_000), "ma\nin ERROR forged".to_owned()] {
+        let text = evil.claim(&claim_request(&format!("open {name}"), 5)).await.unwrap_err().to_string();
+        assert!(text.contains("is not a name") && text.len() < 1000 && !text.contains("forged"), "{text:.300}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ids_that_were_never_given_are_refused() {
     let bench = Bench::new();
     let evil = bench.storage("evil-storage", |_| {}).await.unwrap();

@@ -1,5 +1,7 @@
 //! The admin address: is it alive, is it ready, what has it counted, and a way to wake it. Read-only but for the wake-up.
 
+mod serve;
+
 use crate::app::status::Status;
 use crate::metrics::Metrics;
 use axum::extract::State;
@@ -59,11 +61,11 @@ pub async fn listen(
     status: Status,
     metrics: Metrics,
     end: CancellationToken,
-) -> Result<impl Future<Output = io::Result<()>> + Send, ListenError> {
+) -> Result<impl Future<Output = ()> + Send, ListenError> {
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     tracing::info!(listen = %listener.local_addr().map_err(failed)?, "admin address");
-    Ok(async move { axum::serve(listener, router(status, metrics)).with_graceful_shutdown(end.cancelled_owned()).await })
+    Ok(serve::serve(listener, router(status, metrics), serve::ALLOWANCE, end))
 }
 
 fn router(status: Status, metrics: Metrics) -> Router {

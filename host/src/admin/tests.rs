@@ -13,16 +13,23 @@ struct Server {
     relay: Arc<RelayStatus>,
     stopping: CancellationToken,
     metrics: Metrics,
+    end: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
 }
 
 async fn server() -> Server {
+    server_with(serve::ALLOWANCE).await
+}
+
+async fn server_with(allowance: serve::Allowance) -> Server {
     let (relay, stopping, metrics) = (Arc::new(RelayStatus::new("orders")), CancellationToken::new(), Metrics::new());
     let status = Status::new(vec![Arc::clone(&relay)], stopping.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = router(status, metrics.clone());
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    Server { address, relay, stopping, metrics }
+    let end = CancellationToken::new();
+    let serving = tokio::spawn(serve::serve(listener, router, allowance, end.clone()));
+    Server { address, relay, stopping, metrics, end, serving }
 }
 
 impl Server {
@@ -87,4 +94,53 @@ async fn a_taken_address_names_the_key() {
     let status = Status::new(Vec::new(), CancellationToken::new());
     let Err(error) = listen(address, status, Metrics::new(), CancellationToken::new()).await else { panic!("two listen on {address}") };
     assert!(error.to_string().contains("admin.listen") && error.to_string().contains("another process"), "{error}");
+}
+
+/// A client that sends this much of a request and then waits for the server to close.
+async fn half(address: SocketAddr, sent: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(sent.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn is_closed(mut stream: TcpStream) {
+    // A reset is an end as well.
+    let read = stream.read_to_end(&mut Vec::new());
+    drop(tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is still open"));
+}
+
+#[tokio::test]
+async fn half_sent_heads_take_no_place_for_long() {
+    let server = server_with(serve::Allowance { connections: 2, head: Duration::from_millis(100), ..serve::ALLOWANCE }).await;
+    let sent = ["", "GET", "GET /healthz HTTP/1.1\r\n", "GET /healthz HTTP/1.1\r\nhost: x\r\nx:"];
+    let mut halves = Vec::new();
+    for sent in sent {
+        halves.push(half(server.address, sent).await);
+    }
+    let answered = tokio::time::timeout(Duration::from_secs(20), server.ask("GET /healthz")).await.expect("it does not answer");
+    assert_eq!(answered.0, 200);
+    for half in halves {
+        is_closed(half).await;
+    }
+}
+
+#[tokio::test]
+async fn so_many_connections_and_no_more() {
+    let allowance = serve::Allowance { connections: 1, head: Duration::from_secs(3600), whole: Duration::from_secs(3600) };
+    let server = server_with(allowance).await;
+    let only = half(server.address, "GET").await;
+    let waiting = tokio::time::timeout(Duration::from_millis(200), server.ask("GET /healthz"));
+    assert!(waiting.await.is_err(), "a second connection was served beside the first");
+    drop(only);
+    assert_eq!(server.ask("GET /healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_connection_has_its_time_and_the_end_is_graceful() {
+    let server = server_with(serve::Allowance { whole: Duration::from_millis(100), ..serve::ALLOWANCE }).await;
+    is_closed(half(server.address, "GET").await).await;
+    assert_eq!(server.ask("GET /healthz").await.0, 200);
+    server.end.cancel();
+    tokio::time::timeout(Duration::from_secs(20), server.serving).await.expect("it goes on").unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
 }

@@ -11,6 +11,9 @@ use tokio_util::sync::CancellationToken;
 /// Denials that one call remembers: enough to name every cause, few enough for a failure text.
 const MAX_NOTES: usize = 4;
 
+/// What a call keeps at its end, at most: time for the guest to hear of a lock and to return.
+const RESERVE: Duration = Duration::from_millis(500);
+
 /// Why a call was ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Ended {
@@ -26,6 +29,7 @@ pub(super) enum Ended {
 #[derive(Debug, Clone)]
 pub(super) struct Gate {
     deadline: Instant,
+    limit: Duration,
     cancel: CancellationToken,
     lease: Option<Arc<LeaseEnd>>,
 }
@@ -35,7 +39,7 @@ impl Gate {
         let now = Instant::now();
         // A limit that no clock can hold is as good as a day.
         let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(24 * 3600));
-        Self { deadline, cancel, lease: None }
+        Self { deadline, limit, cancel, lease: None }
     }
 
     /// The same, for messages that may be sent only while their lease holds.
@@ -47,11 +51,19 @@ impl Gate {
     pub(super) fn shut() -> Self {
         let cancel = CancellationToken::new();
         cancel.cancel();
-        Self { deadline: Instant::now(), cancel, lease: None }
+        Self { deadline: Instant::now(), limit: Duration::ZERO, cancel, lease: None }
     }
 
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// Until when the guest may wait for a database: a little before the call's own deadline. A lock that others hold is then an error
+    /// that the guest gets and returns; at the deadline itself the call would be cut, a sound instance thrown away, and the adapter
+    /// blamed for it.
+    pub(super) fn sql_deadline(&self) -> Instant {
+        let reserve = (self.limit / 10).min(RESERVE);
+        self.deadline.checked_sub(reserve).unwrap_or(self.deadline)
     }
 
     /// Time left; zero when it is over.
@@ -142,6 +154,14 @@ mod tests {
         }));
         assert_eq!(result.await, Err(Ended::Deadline));
         assert!(!polled, "not even once");
+    }
+
+    #[test]
+    fn waiting_for_a_database_ends_before_the_call() {
+        for (limit, reserve) in [(1_000, 100), (5_000, 500), (3_600_000, 500), (0, 0)] {
+            let gate = Gate::new(Duration::from_millis(limit), CancellationToken::new());
+            assert_eq!(gate.deadline() - gate.sql_deadline(), Duration::from_millis(reserve), "{limit}");
+        }
     }
 
     #[tokio::test]

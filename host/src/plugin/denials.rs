@@ -2,6 +2,7 @@
 
 use super::call::Notes;
 use super::identity::Identity;
+use crate::domain::text;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
@@ -20,11 +21,30 @@ impl Denials {
         Self { identity, told: Mutex::default() }
     }
 
+    /// Tells one. The text may hold what the guest or a peer has written: it is cleaned and cut first.
     pub(super) fn tell(&self, notes: &Notes, text: &str) {
-        notes.add(text);
+        let text = text::clean(text);
+        notes.add(&text);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() < MAX_TOLD && told.insert(text.to_owned()) {
+        if told.len() < MAX_TOLD && told.insert(text.clone()) {
             tracing::warn!(adapter = self.identity.name, generation = self.identity.generation, "{text}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_clean_and_bounded_and_so_is_what_is_remembered() {
+        let identity = Identity { kind: super::super::identity::Kind::Publisher, name: "webhooks".into(), generation: 1 };
+        let (denials, notes) = (Denials::new(identity), Notes::default());
+        (0..100).for_each(|index| denials.tell(&notes, &format!("{index}\0{}", "x".repeat(1 << 20))));
+        let told = denials.told.lock().unwrap();
+        assert_eq!(told.len(), MAX_TOLD);
+        assert!(told.iter().all(|text| text.len() <= text::MAX_DETAIL_BYTES && !text.contains('\0')));
+        let noted = notes.text().unwrap();
+        assert!(noted.len() <= 5 * text::MAX_DETAIL_BYTES && !noted.contains('\0'), "{} bytes", noted.len());
     }
 }

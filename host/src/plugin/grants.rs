@@ -9,6 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest list that a denial repeats, in entries: past it, only the missing entry is named.
 const MAX_REPEATED: usize = 8;
 
+/// Longest name of a host (RFC 1035, section 2.3.4), and of anything else that a guest may ask for, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+
 /// Why something was denied, and what would allow it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Denial {
@@ -21,6 +24,14 @@ pub(super) enum Denial {
     /// The manifest does not ask for the capability.
     #[error("{0}")]
     NotRequested(String),
+    /// It cannot be the name of anything, and is not repeated: the guest has made it up.
+    #[error("{what} is denied to [{section}]: what it asks for is not a name (over {MAX_NAME_BYTES} bytes, or with control characters)")]
+    NotAName {
+        /// Of what.
+        what: &'static str,
+        /// The table of the configuration.
+        section: String,
+    },
 }
 
 /// The capabilities that a manifest can request.
@@ -82,6 +93,14 @@ impl Policy {
         self.requests.contains(&request)
     }
 
+    /// Comes before everything that repeats a name.
+    fn check_name(&self, what: &'static str, name: &str) -> Result<(), Denial> {
+        if name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+            return Err(Denial::NotAName { what, section: self.section.clone() });
+        }
+        Ok(())
+    }
+
     fn check_requested(&self, request: Request, what: &str) -> Result<(), Denial> {
         if self.requested(request) {
             return Ok(());
@@ -94,6 +113,7 @@ impl Policy {
 
     /// Whether `host:port` is granted: by name, or, where `host` is an IP address, as that address.
     pub(super) fn check_host(&self, via: Request, host: &str, port: u16) -> Result<(), Denial> {
+        self.check_name("a host", host)?;
         let target = authority(host, port);
         self.check_requested(via, &target)?;
         if !self.grants.hosts.iter().any(|grant| grants_host(grant, host, port)) {
@@ -107,6 +127,7 @@ impl Policy {
 
     /// Whether `host` is granted on any port: for a look-up of its addresses, where the port is not known yet.
     pub(super) fn check_look_up(&self, via: Request, host: &str) -> Result<(), Denial> {
+        self.check_name("a host", host)?;
         self.check_requested(via, host)?;
         if literal(host).is_some() || !self.ports(host).is_empty() {
             return Ok(());
@@ -146,6 +167,7 @@ impl Policy {
     }
 
     pub(super) fn check_database(&self, name: &str) -> Result<(), Denial> {
+        self.check_name("a database", name)?;
         self.check_requested(Request::Databases, &format!("database \"{name}\""))?;
         if self.grants.databases.iter().any(|granted| granted == name) {
             return Ok(());
@@ -154,6 +176,7 @@ impl Policy {
     }
 
     pub(super) fn check_secret(&self, name: &str) -> Result<(), Denial> {
+        self.check_name("a secret", name)?;
         self.check_requested(Request::Secrets, &format!("secret \"{name}\""))?;
         if self.grants.secrets.iter().any(|granted| granted == name) {
             return Ok(());
@@ -419,6 +442,35 @@ mod tests {
         assert_eq!(denied(policy.check_database("b")), "database \"b\" is not granted: set database = \"b\" under [storages.outbox]");
         assert!(denied(policy.check_secret("key")).contains("does not request \"secrets\""));
         assert_eq!(policy.unused_grants(), ["allow_secrets (does not request secrets)"]);
+    }
+
+    #[test]
+    fn what_is_no_name_is_denied_without_being_repeated() {
+        // Everything is granted, so that only the name can be at fault.
+        let grants = Grants {
+            hosts: vec![HostGrant { host: "*".into(), port: None }],
+            databases: vec!["ma\nin".into()],
+            secrets: vec!["ke\ny".into()],
+            ..Grants::default()
+        };
+        let requests = vec![Request::Http, Request::Tcp, Request::Databases, Request::Secrets];
+        let policy = Policy::new("storages.outbox".into(), grants, requests);
+        let unrequested = Policy::new("storages.outbox".into(), Grants::default(), Vec::new());
+        for policy in [&policy, &unrequested] {
+            for name in ["x".repeat(5 << 20), "x".repeat(256), "ma\nin".into(), "ke\ny".into(), "a\u{1b}[2J".into(), "a\u{85}b".into()] {
+                for result in [
+                    policy.check_host(Request::Http, &name, 80),
+                    policy.check_look_up(Request::Tcp, &name),
+                    policy.check_database(&name),
+                    policy.check_secret(&name),
+                ] {
+                    let text = denied(result);
+                    assert!(text.contains("is not a name") && text.contains("[storages.outbox]") && text.len() < 200, "{text:.300}");
+                    assert!(!text.contains(&name) && !text.contains(char::is_control), "{text:.300}");
+                }
+            }
+        }
+        assert_eq!(policy.check_host(Request::Http, &"x".repeat(255), 80), Ok(()));
     }
 
     proptest! {

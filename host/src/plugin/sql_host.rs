@@ -1,5 +1,5 @@
 //! The `sql` import: databases for adapters, through [`crate::sql`]. Grants are checked at opening; every statement is bounded by
-//! the deadline of the adapter's call and by `limits.returned_bytes`; what a call leaves open is rolled back when it ends.
+//! (a little before) the deadline of the adapter's call and by `limits.returned_bytes`; what a call leaves open is rolled back when it ends.
 
 use super::bindings::sql;
 use super::convert::{column_in, column_out};
@@ -29,7 +29,7 @@ pub(super) struct OpenTransactions {
 
 impl State {
     fn bounds(&self) -> Bounds {
-        Bounds { deadline: self.gate.deadline(), max_result_bytes: self.shared.limits.returned_bytes }
+        Bounds { deadline: self.gate.sql_deadline(), max_result_bytes: self.shared.limits.returned_bytes }
     }
 
     /// Rolls back what the guest's call left open. The guest keeps its handles; using one is an error.

@@ -65,6 +65,10 @@ impl Bench {
         Self { host: host.unwrap(), metrics, folder }
     }
 
+    pub fn database_file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.db"))
+    }
+
     pub fn secret_file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -98,10 +98,9 @@ const COLUMNS: &str =
     r#"SELECT name, type, "notnull", dflt_value IS NOT NULL, pk FROM pragma_table_xinfo(?1, ?2) WHERE hidden <> 1 ORDER BY cid"#;
 const INDEXES: &str = r#"SELECT l.name, l."unique", l.partial, ifnull(x.name, ''), x.coll = 'BINARY'
 FROM pragma_index_list(?1, ?2) AS l CROSS JOIN pragma_index_xinfo(l.name, ?2) AS x WHERE x.key = 1 ORDER BY l.seq, x.seqno"#;
-const HAS_ROWID: &str = "SELECT wr = 0, EXISTS (SELECT 1 FROM sqlite_schema AS s WHERE s.name = l.name AND s.sql LIKE '%AUTOINCREMENT%') \
+const HAS_ROWID: &str = "SELECT wr = 0, (SELECT s.sql FROM sqlite_schema AS s WHERE s.type = 'table' AND s.name = l.name) \
 FROM pragma_table_list(?1) AS l WHERE l.type = 'table' AND l.schema = ifnull(?2, l.schema)";
-const TABLES: &str =
-    "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name LIMIT 50";
+const TABLES: &str = "SELECT name FROM pragma_table_list WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' ORDER BY name LIMIT 50";
 
 /// Reads a table; none if there is no such table.
 pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Option<TableInfo>, Failure> {
@@ -120,7 +119,7 @@ pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Optio
         .execute(vec![
             query(COLUMNS, &[text, text, integer, integer, integer]),
             query(INDEXES, &[text, integer, integer, text, integer]),
-            query(HAS_ROWID, &[integer, integer]),
+            query(HAS_ROWID, &[integer, text]),
         ])
         .map_err(|error| failure::of_sql(&error, "reading the schema"))?;
     let mut results = Results::new(rows);
@@ -162,7 +161,8 @@ pub(crate) fn table<D: Database>(database: &D, name: &TableName) -> Result<Optio
     }
 
     let mut reader = results.next_rows()?;
-    let (has_rowid, autoincrement) = (reader.integers()?.count(0) == 1, reader.integers()?.count(0) == 1);
+    let (has_rowid, created_by) = (reader.integers()?.count(0) == 1, text_of(&reader.bytes()?, 0));
+    let autoincrement = created_by.to_ascii_uppercase().contains("AUTOINCREMENT");
     Ok(Some(TableInfo { columns, indexes, has_rowid, autoincrement }))
 }
 

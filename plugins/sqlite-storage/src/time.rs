@@ -19,7 +19,7 @@ pub(crate) fn later(unit: TimeUnit, millis: &str) -> String {
     match unit {
         TimeUnit::Ms => format!("({NOW_MS} + {millis})"),
         TimeUnit::Seconds => format!("(unixepoch('subsec') + {millis} / 1000.0)"),
-        TimeUnit::Text => format!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', printf('%.3f seconds', {millis} / 1000.0))"),
+        TimeUnit::Text => format!("strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ({millis} / 1000.0) || ' seconds')"),
     }
 }
 

@@ -117,7 +117,7 @@ impl HttpClient {
     fn denied(&self, notes: &Notes, denial: &Denial) -> Error {
         self.denials.tell(notes, &denial.to_string());
         match denial {
-            Denial::Host(_) | Denial::NotRequested(_) => Error::HttpRequestDenied,
+            Denial::Host(_) | Denial::NotRequested(_) | Denial::NotAName { .. } => Error::HttpRequestDenied,
             Denial::Address(_) => Error::DestinationIpProhibited,
         }
     }

@@ -23,9 +23,22 @@ const STATEMENTS_KEPT: usize = 128;
 /// Virtual machine instructions between two looks at the deadline: some 50 microseconds of work for one look of 30 nanoseconds.
 const STEPS_PER_LOOK: i32 = 1000;
 
-/// Longest value or row, in bytes. SQLite's own limit is a gigabyte, which a guest could make the host allocate with one call of
-/// `zeroblob`; this is four times what an adapter may have returned by default.
-const LONGEST_VALUE: i32 = 256 << 20;
+/// Longest value or row, in bytes, unless an adapter may have more returned: what `limits.returned_bytes` is by default. SQLite's
+/// own limit is a gigabyte. It bounds what one instruction can do, inside of which nothing looks at the deadline.
+const LONGEST_VALUE: i32 = 64 << 20;
+
+/// Limits of SQLite that guests could misuse and no schema comes near to; they hold for reading the schema of the file as well,
+/// which is why the others stay as SQLite has them.
+const LIMITS: [(Limit, i32); 4] = [
+    // A statement of an adapter has some kilobytes, the text of a table's schema as well.
+    (Limit::SQLITE_LIMIT_SQL_LENGTH, 1 << 20),
+    // LIKE in a trigger or a constraint takes a time of pattern times text, and a guest may choose both.
+    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000),
+    // SQLite's own limit for long: a trigger that writes a row of 60 columns as `json_object` has 120.
+    (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
+    // Instructions of one statement or trigger, most of which have no look at the deadline after them.
+    (Limit::SQLITE_LIMIT_VDBE_OP, 25_000),
+];
 
 /// What the operator configured.
 #[derive(Debug)]
@@ -136,7 +149,9 @@ impl Open {
         // A schema written by somebody else must not run functions with side effects in our process.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(fault)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fault)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST_VALUE).map_err(fault)?;
+        for (limit, most) in LIMITS {
+            connection.set_limit(limit, most).map_err(fault)?;
+        }
         connection.execute_batch(&role.pragmas(settings)).map_err(fault)?;
         if role == Role::Writer && connection.is_readonly("main").map_err(fault)? {
             return Err(Fault::harmless(
@@ -149,6 +164,12 @@ impl Open {
         let judge = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| judge.judge(context))).map_err(fault)?;
         Ok(Self { connection, guard, file })
+    }
+
+    /// Bounds values and rows for a call that may have so many bytes returned.
+    pub(super) fn bound_values(&self, returned_bytes: usize) -> Result<(), rusqlite::Error> {
+        let most = i32::try_from(returned_bytes).unwrap_or(i32::MAX).max(LONGEST_VALUE);
+        self.connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, most).map(drop)
     }
 
     /// Runs one of the host's own statements. Not from the cache of prepared statements: a guest could take it from there.

@@ -106,7 +106,10 @@ fn classify(error: &Error, primary: ErrorCode, extended: i32, stage: Stage) -> (
         ErrorCode::ReadOnly => (SqlErrorCode::ReadOnly, read_only_advice(extended)),
         ErrorCode::ConstraintViolation => (SqlErrorCode::Constraint, ""),
         ErrorCode::TypeMismatch => (SqlErrorCode::TypeMismatch, ""),
-        ErrorCode::TooBig => (SqlErrorCode::TypeMismatch, "a value, a row or a statement is over 256 MiB"),
+        ErrorCode::TooBig => (
+            SqlErrorCode::TypeMismatch,
+            "a value or a row is over 64 MiB (or limits.returned_bytes, if that is more), or a statement over 1 MiB",
+        ),
         ErrorCode::ParameterOutOfRange => (SqlErrorCode::Syntax, ""),
         ErrorCode::AuthorizationForStatementDenied => (SqlErrorCode::Denied, ""),
         ErrorCode::DiskFull => (SqlErrorCode::Unavailable, "make room on the disk (or raise max_page_count); the call was rolled back"),

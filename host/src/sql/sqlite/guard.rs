@@ -4,6 +4,7 @@
 //! the schema). Connections are shared by the adapters that were granted the same database, so whatever would outlive the
 //! transaction on the connection (attached files, settings, temporary tables) is refused as well.
 
+use super::functions;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,17 +13,28 @@ use std::sync::{Mutex, PoisonError};
 const PRAGMAS: [&str; 8] =
     ["data_version", "foreign_key_list", "index_info", "index_list", "index_xinfo", "table_info", "table_list", "table_xinfo"];
 
-/// Functions that reach out of the database. SQLite has them switched off; they are refused by name in case a build has not.
-const FUNCTIONS: [&str; 5] = ["edit", "fts3_tokenizer", "load_extension", "readfile", "writefile"];
+/// Table-valued modules that are there without being created, and read the whole file in one instruction.
+const MODULES: [&str; 1] = ["dbstat"];
 
 const NO_TEMPORARY: &str =
     "temporary tables, views, indexes and triggers are not allowed: they would stay on a connection that others share";
+
+/// Their expressions are not judged when they are created, and what they do runs in the transactions of everybody who uses the
+/// table, the service that owns it among them.
+const NO_PROGRAMS: &str = "views, triggers and virtual tables are not allowed: an adapter creates tables and indexes; let the application's \
+    migrations create it";
+
+/// The expressions of a column that is added are not judged: not by SQLite when it adds it, and not when it computes it.
+const NO_EXPRESSIONS: &str =
+    "ALTER TABLE with parentheses is not allowed: it could add an expression; let the application's migrations do it";
 
 /// The judge of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     /// Set while the host runs statements of its own (BEGIN, COMMIT, ROLLBACK).
     host: AtomicBool,
+    /// The guest's statement that is being prepared or run.
+    text: Mutex<String>,
     /// Why the last statement was refused.
     refusal: Mutex<Option<String>>,
 }
@@ -36,12 +48,20 @@ impl Guard {
         result
     }
 
+    /// A guest's statement comes next. It may be judged while it runs as well.
+    pub(super) fn expect(&self, sql: &str) {
+        let mut text = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        text.clear();
+        text.push_str(sql);
+    }
+
     /// SQLite's question.
     pub(super) fn judge(&self, context: AuthContext<'_>) -> Authorization {
         if self.host.load(Ordering::Relaxed) {
             return Authorization::Allow;
         }
-        match refuse(context) {
+        let reason = refuse(context, &self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        match reason {
             None => Authorization::Allow,
             Some(reason) => {
                 *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
@@ -57,7 +77,7 @@ impl Guard {
 }
 
 /// The reason why a guest may not do this; none: it may.
-fn refuse(context: AuthContext<'_>) -> Option<String> {
+fn refuse(context: AuthContext<'_>, sql: &str) -> Option<String> {
     match context.action {
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some(
             "ATTACH, DETACH and VACUUM INTO are not allowed: an adapter works on the database that it opened, and on no other".to_owned(),
@@ -69,8 +89,16 @@ fn refuse(context: AuthContext<'_>) -> Option<String> {
         AuthAction::Pragma { pragma_name, .. } if !PRAGMAS.iter().any(|allowed| pragma_name.eq_ignore_ascii_case(allowed)) => {
             Some(format!("PRAGMA {pragma_name} is not allowed; allowed are {}", PRAGMAS.join(", ")))
         }
-        AuthAction::Function { function_name } if FUNCTIONS.iter().any(|refused| function_name.eq_ignore_ascii_case(refused)) => {
-            Some(format!("the function {function_name} is not allowed: it reaches out of the database"))
+        // One that the statement does not call itself is part of the table's own schema (triggers, views, constraints), which is as
+        // good as the application that made it, or of SQLite's own work for ALTER TABLE.
+        AuthAction::Function { function_name } if !functions::is_allowed(function_name) && functions::calls(sql, function_name) => {
+            Some(format!(
+                "the function {function_name} is not allowed: it can run for longer, take more memory or reach further than the host can \
+                 bound; do its work in the adapter"
+            ))
+        }
+        AuthAction::Read { table_name, .. } if MODULES.iter().any(|module| table_name.eq_ignore_ascii_case(module)) => {
+            Some(format!("the table {table_name} is not allowed: it reads the whole file at once"))
         }
         AuthAction::CreateTempIndex { .. }
         | AuthAction::CreateTempTable { .. }
@@ -87,6 +115,8 @@ fn refuse(context: AuthContext<'_>) -> Option<String> {
         {
             Some(NO_TEMPORARY.to_owned())
         }
+        AuthAction::CreateTrigger { .. } | AuthAction::CreateView { .. } | AuthAction::CreateVtable { .. } => Some(NO_PROGRAMS.to_owned()),
+        AuthAction::AlterTable { .. } if sql.contains('(') => Some(NO_EXPRESSIONS.to_owned()),
         // An action that this build of the host does not know cannot be judged.
         AuthAction::Unknown { code, .. } => Some(format!("the action {code} is not known to the host")),
         _ => None,

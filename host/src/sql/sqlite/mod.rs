@@ -9,6 +9,7 @@
 //! * `busy`: waiting for the locks of others, up to the call's deadline.
 //! * `fault`: SQLite's error codes in our words.
 //! * `guard`: what a guest's SQL may do.
+//! * `functions`: which functions it may call.
 //! * `connection`: opening a file, and opening it again when it was lost.
 //! * `create`: a new file, for an operator who asks for it.
 //! * `run`: one statement, its parameters and its result.
@@ -18,6 +19,7 @@ mod busy;
 mod connection;
 mod create;
 mod fault;
+mod functions;
 mod guard;
 mod run;
 #[cfg(test)]

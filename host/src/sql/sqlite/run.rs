@@ -19,6 +19,7 @@ const VALUE_BYTES: usize = 8;
 /// Runs all statements of a call.
 pub(super) fn all(open: &Open, settings: &Settings, clock: &CallClock, work: &Work) -> Result<Vec<Rows>, Fault> {
     let mut budget = Budget { left: work.bounds.max_result_bytes, limit: work.bounds.max_result_bytes };
+    open.bound_values(work.bounds.max_result_bytes).map_err(|error| Fault::of(&error, Stage::Run, settings))?;
     let mut results = Vec::with_capacity(work.statements.len());
     for (index, statement) in work.statements.iter().enumerate() {
         // SQLite looks at the deadline every thousand instructions; many short statements never get there.
@@ -64,6 +65,7 @@ impl Budget {
 }
 
 fn one(open: &Open, settings: &Settings, statement: &Statement, budget: &mut Budget) -> Result<Rows, Fault> {
+    open.guard.expect(&statement.sql);
     let mut prepared =
         open.connection.prepare_cached(&statement.sql).map_err(|error| refused(open, Fault::of(&error, Stage::Prepare, settings)))?;
     let found = prepared.column_count();
