@@ -105,7 +105,8 @@ async fn half(address: SocketAddr, sent: &str) -> TcpStream {
 
 async fn is_closed(mut stream: TcpStream) {
     // A reset is an end as well.
-    let read = stream.read_to_end(&mut Vec::new());
+    let mut rest = Vec::new();
+    let read = stream.read_to_end(&mut rest);
     drop(tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is still open"));
 }
 

@@ -1,6 +1,6 @@
 //! What goes in comes out, or is refused with a reason.
 
-use super::{Fixture, bounds, insert, run};
+use super::{Fixture, bounds, found, insert, run};
 use crate::domain::Column;
 use crate::sql::{Bounds, ColumnType, SqlErrorCode, Statement, Value, Values};
 use proptest::prelude::*;
