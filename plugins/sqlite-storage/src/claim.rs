@@ -447,7 +447,7 @@ fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limi
         .clone()
         .unwrap_or_else(|| Search::new(progress.unkeyed.map(|after| after == i64::MIN), is_start(&progress.key, &progress.key_start)));
     for (at, template) in walk.unkeyed.iter().enumerate() {
-        while !search.unkeyed.get(at).is_none_or(|ends| *ends == 0) {
+        while search.unkeyed.get(at).is_some_and(|ends| *ends != 0) {
             let ended = pass_over(transaction, ready, &mut looked, at, template)?;
             if let (true, Some(ends)) = (ended, search.unkeyed.get_mut(at)) {
                 *ends -= 1;

@@ -171,7 +171,9 @@ impl<D: Database> Outbox<D> {
                 if let Some(ready) = self.ready.as_mut().filter(|ready| ready.layout.config.columns.is_some()) {
                     ready.states_tried = false;
                 }
-                if let Err(failure) = self.try_states() {
+                if let Err(failure) = self.try_states()
+                    && failure.code == FailureCode::InvalidConfiguration
+                {
                     return failure;
                 }
             }
