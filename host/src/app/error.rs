@@ -40,7 +40,7 @@ pub enum AppError {
         /// The database's name in the configuration.
         database: String,
         /// Where that says which file it is.
-        place: Option<Place>,
+        place: Option<Box<Place>>,
         /// The file.
         file: PathBuf,
     },
@@ -122,7 +122,8 @@ impl AppError {
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {
-            Self::Open { place, .. } | Self::AbsentDatabase { place, .. } => place.as_ref(),
+            Self::Open { place, .. } => place.as_ref(),
+            Self::AbsentDatabase { place, .. } => place.as_deref(),
             _ => None,
         }
     }

@@ -56,7 +56,7 @@ impl App {
     pub async fn storage(&self, adapter: &Adapter) -> Result<Arc<StoragePlugin>, AppError> {
         if let Some((database, file)) = self.absent_database(adapter) {
             let place = self.config.places.first([format!("databases.{database}.url")]);
-            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place, file });
+            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
         }
         let opened = self.plugins.storage(&self.config.plugins.dir, adapter).await;
         opened.map_err(|error| self.not_opened("storages", adapter, error))

@@ -55,9 +55,9 @@ impl Group {
     ///
     /// # Errors
     /// The group itself, if it is a single message.
-    pub(super) fn split(mut self) -> Result<Vec<Self>, Self> {
+    pub(super) fn split(mut self) -> Result<Vec<Self>, Box<Self>> {
         if self.messages <= 1 {
-            return Err(self);
+            return Err(Box::new(self));
         }
         let settlements = std::mem::take(&mut self.settlements);
         // Sizes are not known by message: the first part answers for all bytes until it is written.

@@ -156,26 +156,8 @@ impl<D: Database> Outbox<D> {
     pub fn purge(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure> {
         let ready = self.ready()?;
         let layout = &ready.layout;
-        if layout.config.on_delivered == OnDelivered::Delete {
-            return Ok(0);
-        }
-        let Some(at) = layout.columns.done_at.as_ref().or(layout.columns.created_at.as_ref()) else {
-            return Err(Failure::invalid_configuration("purging needs `columns.done_at`, or else `columns.created_at`"));
-        };
         let (table, id) = (layout.table(), &layout.columns.id);
-        let settled = time::millis(layout.created_unit(), &format!("t.{at}"));
-        let order = Sql(layout).order();
-        // The row with the highest number stays: SQLite would give its number out again.
-        let keep =
-            if layout.info.autoincrement { String::new() } else { format!(" AND {order} < (SELECT max({order}) FROM {table} AS t)") };
-        let mut statements = vec![statement(
-            format!(
-                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1{keep} ORDER BY {order} LIMIT ?2)",
-                state_condition(layout, RowState::Delivered)
-            ),
-            vec![millis(older_than_ms), Value::Integer(i64::from(limit))],
-            Vec::new(),
-        )];
+        let mut statements = Vec::new();
         if let Some(side) = &layout.side {
             // Leases whose rows somebody else has deleted.
             let orphans =
@@ -186,8 +168,30 @@ impl<D: Database> Outbox<D> {
                 Vec::new(),
             ));
         }
+        if layout.config.on_delivered == OnDelivered::Delete {
+            if !statements.is_empty() {
+                self.writer.execute(statements).map_err(|error| self.failed(&error, "purging"))?;
+            }
+            return Ok(0);
+        }
+        let Some(at) = layout.columns.done_at.as_ref().or(layout.columns.created_at.as_ref()) else {
+            return Err(Failure::invalid_configuration("purging needs `columns.done_at`, or else `columns.created_at`"));
+        };
+        let settled = time::millis(layout.created_unit(), &format!("t.{at}"));
+        let order = Sql(layout).order();
+        // The row with the highest number stays: SQLite would give its number out again.
+        let keep =
+            if layout.info.autoincrement { String::new() } else { format!(" AND {order} < (SELECT max({order}) FROM {table} AS t)") };
+        statements.push(statement(
+            format!(
+                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1{keep} ORDER BY {order} LIMIT ?2)",
+                state_condition(layout, RowState::Delivered)
+            ),
+            vec![millis(older_than_ms), Value::Integer(i64::from(limit))],
+            Vec::new(),
+        ));
         let results = self.writer.execute(statements).map_err(|error| self.failed(&error, "purging"))?;
-        Ok(results.first().map_or(0, |rows| rows.changed))
+        Ok(results.last().map_or(0, |rows| rows.changed))
     }
 }
 
@@ -250,7 +254,8 @@ fn row_columns(layout: &Layout) -> [String; 3] {
     let mut until: Vec<String> = [&layout.columns.available_at, &layout.columns.lease_until]
         .into_iter()
         .flatten()
-        .map(|column| format!("ifnull({}, 0)", time::millis(layout.unit(), &sql.column(column))))
+        .map(|column| sql.column(column))
+        .map(|column| format!("iif({}, 0, {})", time::passed(layout.unit(), &column), time::millis(layout.unit(), &column)))
         .collect();
     if layout.side.is_some() {
         until.extend(

@@ -4,16 +4,17 @@
 
 use crate::outbox::{Outbox, Ready, millis};
 use crate::settle;
-use crate::walk::{self, Walk};
+use crate::walk::{self, Search, Walk};
 use outbox_table::choose::{Candidate, Choice, Chooser, Limits, Refused};
 use outbox_table::database::{Database, Integers, Reader, Results, Rows, SqlError, Statement, Transaction, Value};
 use outbox_table::decode::Ids;
 use outbox_table::failure;
 use outbox_table::random::Random;
-use outbox_table::template::Slot;
+use outbox_table::template::{Slot, Template};
 use outbox_table::window::{MAX_ROWS, Window};
 use outhaul_sdk::{ClaimRequest, Claimed, Column, Failure, FailureCode, Refusal, Settlement, Turn};
 use std::collections::HashSet;
+use std::time::Instant;
 
 /// Where no index leads past settled rows, every so many claims the scan starts from the very first row again, for rows that were
 /// requeued behind its back.
@@ -34,8 +35,14 @@ pub(crate) struct Progress {
     /// Where the walk over keys goes on.
     key: Value,
     key_start: Value,
+    /// The key is text, even if it comes as bytes: text that is not UTF-8.
+    key_is_text: bool,
     /// Where the passes over rows without a key go on.
     unkeyed: [i64; 2],
+    /// What is left of a walk that was cut short.
+    search: Option<Search>,
+    /// It was said that there are rows with unusable ids.
+    noticed: bool,
 }
 
 impl Progress {
@@ -48,7 +55,10 @@ impl Progress {
             passed: None,
             key: start.clone(),
             key_start: start,
+            key_is_text: false,
             unkeyed: [i64::MIN; 2],
+            search: None,
+            noticed: false,
         }
     }
 
@@ -56,6 +66,7 @@ impl Progress {
     pub(crate) fn forget(&mut self) {
         self.floor = i64::MIN;
         self.passed = None;
+        self.search = None;
     }
 }
 
@@ -68,6 +79,8 @@ struct Passed {
     after: i64,
     keys: HashSet<Box<[u8]>>,
     claims: u32,
+    /// A scan from the front of the table that was cut short, and has found nothing so far.
+    searching: bool,
 }
 
 /// Rows of one scan.
@@ -79,17 +92,35 @@ struct Segment {
     due: Integers,
     attempts: Integers,
     sizes: Integers,
+    /// Rows whose id is not UTF-8, and so can be named to nobody: never claimed, and they hold back no other. Ascending.
+    unusable: Vec<usize>,
 }
 
 impl Segment {
     fn read(ready: &Ready, reader: &mut Reader) -> Result<Self, Failure> {
         let order = reader.integers()?;
         let ids = if ready.layout.id_is_order { Ids::Integers(order.clone()) } else { ready.decoding.read_ids(reader)? };
-        Ok(Self { order, ids, keys: reader.bytes()?, due: reader.integers()?, attempts: reader.integers()?, sizes: reader.integers()? })
+        let unusable = match &ids {
+            Ids::Integers(_) => Vec::new(),
+            Ids::Texts(ids) => (0..ids.len()).filter(|at| std::str::from_utf8(ids.get(*at).unwrap_or_default()).is_err()).collect(),
+        };
+        Ok(Self {
+            unusable,
+            order,
+            ids,
+            keys: reader.bytes()?,
+            due: reader.integers()?,
+            attempts: reader.integers()?,
+            sizes: reader.integers()?,
+        })
     }
 
     fn len(&self) -> usize {
         self.order.len()
+    }
+
+    fn is_usable(&self, at: usize) -> bool {
+        self.unusable.binary_search(&at).is_err()
     }
 
     fn key(&self, at: usize) -> Option<&[u8]> {
@@ -99,6 +130,10 @@ impl Segment {
     /// The rows before `end`. A key with rows that were passed over waits.
     fn feed(&self, chooser: &mut Chooser, end: usize, passed: Option<&Passed>) {
         for at in 0..end {
+            if !self.is_usable(at) {
+                chooser.skip();
+                continue;
+            }
             let key = self.key(at);
             let waits = passed.is_some_and(|passed| key.is_some_and(|key| passed.keys.contains(key)));
             chooser.feed(Candidate {
@@ -136,13 +171,18 @@ impl Found {
 }
 
 impl Found {
+    /// The id of one of the rows that were left out because of it.
+    fn unusable_id(&self) -> Option<String> {
+        self.segments.iter().find_map(|segment| segment.unusable.first().map(|at| segment.ids.text(*at).into_owned()))
+    }
+
     /// What the next claim need not read: the rows before the first one that was left for it.
-    fn pass(&self, passed: Option<Passed>) -> Option<Passed> {
-        let mut passed = passed.unwrap_or(Passed { after: i64::MIN, keys: HashSet::new(), claims: 0 });
+    fn pass(&self, passed: Option<Passed>, searching: bool) -> Option<Passed> {
+        let mut passed = passed.unwrap_or(Passed { after: i64::MIN, keys: HashSet::new(), claims: 0, searching: false });
         let mut left = self.choice.first_left.unwrap_or(usize::MAX);
         for segment in &self.segments {
             let rows = segment.len().min(left);
-            for key in (0..rows).filter_map(|at| segment.key(at)) {
+            for key in (0..rows).filter(|at| segment.is_usable(*at)).filter_map(|at| segment.key(at)) {
                 if !passed.keys.contains(key) {
                     passed.keys.insert(key.into());
                 }
@@ -156,6 +196,7 @@ impl Found {
             }
         }
         passed.claims += 1;
+        passed.searching = searching;
         Some(passed)
     }
 }
@@ -211,7 +252,7 @@ impl<D: Database> Outbox<D> {
     /// The transaction; and the leased rows that could not be decoded.
     fn turn(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<(Turn, Vec<(String, String)>), Trouble> {
         self.ready()?;
-        let Self { writer, random, ready: Some(ready), .. } = self else { return Err(Trouble::Failure(not_ready())) };
+        let Self { writer, random, notice, ready: Some(ready), .. } = self else { return Err(Trouble::Failure(not_ready())) };
         let limit = usize::try_from(request.limit.max(1)).unwrap_or(usize::MAX);
         let limits = Limits {
             rows: limit,
@@ -224,7 +265,7 @@ impl<D: Database> Outbox<D> {
         let from_the_start = !remembers || !ready.scan.walks_settled || ready.progress.claims % FROM_THE_START_EVERY == 0;
         let floor = if from_the_start { i64::MIN } else { ready.progress.floor };
         ready.progress.claims = ready.progress.claims.wrapping_add(1);
-        let passed = ready.progress.passed.take().filter(|passed| passed.claims < CLAIMS_BEHIND_THE_FRONT);
+        let passed = ready.progress.passed.take().filter(|passed| passed.searching || passed.claims < CLAIMS_BEHIND_THE_FRONT);
 
         let mut statements = Vec::new();
         let written = settle::statements::<D>(ready, &request.worker, settlements, &mut statements);
@@ -238,19 +279,29 @@ impl<D: Database> Outbox<D> {
         let mut looked = look(&transaction, ready, limits, Start { floor, size, passed }, first)?;
         let next_floor = looked.first_unsettled.map_or(ready.progress.floor, |order| order.saturating_sub(1));
         let passed = looked.passed.take();
-        let keeps_passed = remembers && looked.in_order && ready.layout.config.strict_order && looked.chooser.found() >= limit;
+        let unfinished = looked.unfinished;
+        let keeps_passed =
+            remembers && looked.in_order && ready.layout.config.strict_order && (unfinished || looked.chooser.found() >= limit);
         let found = looked.choose(random);
-        let passed = if keeps_passed { found.pass(passed) } else { None };
+        let passed = if keeps_passed { found.pass(passed, unfinished) } else { None };
+        if let (false, Some(id)) = (ready.progress.noticed, found.unusable_id()) {
+            ready.progress.noticed = true;
+            *notice = Some(format!("rows whose id is not UTF-8 text are left alone, and hold back no others; such as `{id}`"));
+        }
         let Choice { taken, refused, .. } = &found.choice;
+        if !(taken.is_empty() && refused.is_empty() || ready.states_tried) {
+            drop(transaction);
+            self.try_states()?;
+            return self.turn(settlements, request);
+        }
         if taken.is_empty() && refused.is_empty() {
             if !settlements.is_empty() {
                 transaction.commit(Vec::new())?;
             }
             ready.progress.floor = next_floor;
-            return Ok((
-                Turn { lost, claimed: Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new(), unfinished: false } },
-                Vec::new(),
-            ));
+            ready.progress.passed = passed.filter(|passed| passed.searching);
+            let claimed = Claimed { batch: outhaul_sdk::Batch::new(), refused: Vec::new(), unfinished };
+            return Ok((Turn { lost, claimed }, Vec::new()));
         }
 
         let mut statements = Vec::new();
@@ -288,6 +339,7 @@ impl<D: Database> Outbox<D> {
         let rows = transaction.commit(statements)?;
         ready.progress.floor = next_floor;
         ready.progress.passed = passed;
+        ready.progress.search = None;
         let (batch, faults) = if claims {
             let last: Vec<Rows> = rows.into_iter().next_back().into_iter().collect();
             let fetched = ready.decoding.read(&mut Results::new(last).next_rows()?)?;
@@ -310,11 +362,13 @@ struct Looked {
     in_order: bool,
     /// The first row of the table that is not settled, if the scan started before it.
     first_unsettled: Option<i64>,
+    /// Nothing was found so far, and there is more to look at.
+    unfinished: bool,
 }
 
 impl Looked {
     fn new(limits: Limits, in_order: bool) -> Self {
-        Self { segments: Vec::new(), chooser: Chooser::new(limits), passed: None, in_order, first_unsettled: None }
+        Self { segments: Vec::new(), chooser: Chooser::new(limits), passed: None, in_order, first_unsettled: None, unfinished: false }
     }
 
     fn choose(self, random: &mut Random) -> Found {
@@ -358,7 +412,7 @@ fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, star
             return Ok(looked);
         }
         let after = match last {
-            _ if found == 0 && looked.passed.is_some() => {
+            _ if found == 0 && looked.passed.as_ref().is_some_and(|passed| !passed.searching) => {
                 // Nothing behind what was passed over: look at that again.
                 looked = Looked::new(limits, true);
                 scanned = 0;
@@ -371,67 +425,108 @@ fn look<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits, star
         if found == 0 && scanned >= MAX_ROWS / 2 && ready.walk.is_some() {
             return look_further(transaction, ready, limits);
         }
+        // Others wait to write meanwhile. Where nothing may be remembered, there is no other way than on to the end.
+        if found == 0 && scanned >= MAX_ROWS && ready.layout.order_only_grows() && ready.layout.config.strict_order {
+            looked.unfinished = true;
+            return Ok(looked);
+        }
         size = size.saturating_mul(2).min(MAX_ROWS.max(size));
         segment = run(transaction, ready, scan(ready, after, size))?;
     }
 }
 
-/// Walks from key to key, and over the rows without one, from where the last claim ended.
+/// Walks from key to key, and over the rows without one, from where the last claim ended: until something is found, the cycle is whole, or
+/// the time is used up. Each kind goes on by at least one step, so that claims that are cut short come to the end of the cycle.
 fn look_further<T: Transaction>(transaction: &T, ready: &mut Ready, limits: Limits) -> Result<Looked, Trouble> {
     let mut looked = Looked::new(limits, false);
     let Some(walk) = ready.walk.clone() else { return Ok(looked) };
+    let started = Instant::now();
+    let progress = &ready.progress;
+    let mut search = progress
+        .search
+        .clone()
+        .unwrap_or_else(|| Search::new(progress.unkeyed.map(|after| after == i64::MIN), is_start(&progress.key, &progress.key_start)));
     for (at, template) in walk.unkeyed.iter().enumerate() {
-        let mut wrapped = false;
-        for _ in 0..walk::MAX_STEPS {
-            let after = ready.progress.unkeyed.get(at).copied().unwrap_or(i64::MIN);
-            let statement = template.fill(|slot| match slot {
-                Slot::After => Value::Integer(after),
-                Slot::Keys => integer(walk::STEP),
-                _ => Value::Null,
-            });
-            let segment = run(transaction, ready, statement)?;
-            let rows = segment.len().saturating_sub(1);
-            segment.feed(&mut looked.chooser, rows, None);
-            let ended = segment.attempts.count(rows) < u64::try_from(walk::STEP).unwrap_or(u64::MAX);
-            let next = if ended { i64::MIN } else { segment.order.get(rows).unwrap_or(i64::MIN) };
-            if let Some(cursor) = ready.progress.unkeyed.get_mut(at) {
-                *cursor = next;
+        while search.unkeyed.get(at).is_some_and(|ends| *ends != 0) {
+            let ended = pass_over(transaction, ready, &mut looked, at, template)?;
+            if let (true, Some(ends)) = (ended, search.unkeyed.get_mut(at)) {
+                *ends -= 1;
             }
-            looked.push(segment, rows);
-            if looked.chooser.found() >= limits.rows || (ended && (wrapped || after == i64::MIN)) {
+            if looked.chooser.found() >= limits.rows || started.elapsed() >= walk::MAX_TIME {
                 break;
             }
-            wrapped |= ended;
         }
     }
-    let mut wrapped = false;
-    let wanted = limits.rows.saturating_mul(2);
-    for _ in 0..walk::MAX_STEPS {
-        let whole = is_start(&ready.progress.key, &ready.progress.key_start);
-        let statement = walk.keys.fill(|slot| match slot {
-            Slot::Key => ready.progress.key.clone(),
-            Slot::Keys => integer(walk::STEP),
-            Slot::Limit => integer(wanted),
-            _ => Value::Null,
-        });
-        let rows = transaction.execute(vec![statement])?;
-        let mut reader = Results::new(rows).next_rows()?;
-        let segment = Segment::read(ready, &mut reader)?;
-        let (types, keys) = (reader.bytes()?, reader.bytes()?);
-        let rows = segment.len().saturating_sub(1);
-        segment.feed(&mut looked.chooser, rows, None);
-        // Cut short, the walk goes on behind the last key that was looked at; else behind the last key that was reached.
-        let end = if rows >= wanted { rows.checked_sub(1) } else { Some(rows) };
-        let next = end.and_then(|at| typed(types.text(at)?, keys.get(at)?));
-        let ended = next.is_none();
-        ready.progress.key = next.unwrap_or_else(|| ready.progress.key_start.clone());
-        looked.push(segment, rows);
-        if looked.chooser.found() > 0 || (ended && (wrapped || whole)) {
+    while search.keys > 0 {
+        if walk_keys(transaction, ready, &mut looked, &walk, limits)? {
+            search.keys -= 1;
+        }
+        if looked.chooser.found() > 0 || started.elapsed() >= walk::MAX_TIME {
             break;
         }
-        wrapped |= ended;
     }
+    looked.unfinished = looked.chooser.found() == 0 && !search.is_whole();
+    ready.progress.search = looked.unfinished.then_some(search);
     Ok(looked)
+}
+
+/// One step over the rows without a key; whether it came to their end.
+fn pass_over<T: Transaction>(
+    transaction: &T,
+    ready: &mut Ready,
+    looked: &mut Looked,
+    at: usize,
+    template: &Template,
+) -> Result<bool, Trouble> {
+    let after = ready.progress.unkeyed.get(at).copied().unwrap_or(i64::MIN);
+    let statement = template.fill(|slot| match slot {
+        Slot::After => Value::Integer(after),
+        Slot::Keys => integer(walk::STEP),
+        _ => Value::Null,
+    });
+    let segment = run(transaction, ready, statement)?;
+    let rows = segment.len().saturating_sub(1);
+    segment.feed(&mut looked.chooser, rows, None);
+    let ended = segment.attempts.count(rows) < u64::try_from(walk::STEP).unwrap_or(u64::MAX);
+    let next = if ended { i64::MIN } else { segment.order.get(rows).unwrap_or(i64::MIN) };
+    if let Some(cursor) = ready.progress.unkeyed.get_mut(at) {
+        *cursor = next;
+    }
+    looked.push(segment, rows);
+    Ok(ended)
+}
+
+/// One step from key to key; whether it came to the last one.
+fn walk_keys<T: Transaction>(
+    transaction: &T,
+    ready: &mut Ready,
+    looked: &mut Looked,
+    walk: &Walk,
+    limits: Limits,
+) -> Result<bool, Trouble> {
+    let wanted = limits.rows.saturating_mul(2);
+    let statement = walk.keys.fill(|slot| match slot {
+        Slot::Key => ready.progress.key.clone(),
+        Slot::Text => Value::Text(if ready.progress.key_is_text { "text" } else { "" }.to_owned()),
+        Slot::Keys => integer(walk::STEP),
+        Slot::Limit => integer(wanted),
+        _ => Value::Null,
+    });
+    let rows = transaction.execute(vec![statement])?;
+    let mut reader = Results::new(rows).next_rows()?;
+    let segment = Segment::read(ready, &mut reader)?;
+    let (types, keys) = (reader.bytes()?, reader.bytes()?);
+    let rows = segment.len().saturating_sub(1);
+    segment.feed(&mut looked.chooser, rows, None);
+    // Cut short, the walk goes on behind the last key that was looked at; else behind the last key that was reached.
+    let end = if rows >= wanted { rows.checked_sub(1) } else { Some(rows) };
+    let next = end.and_then(|at| Some((types.text(at)?, keys.get(at)?)));
+    ready.progress.key_is_text = next.is_some_and(|(kind, _)| kind == "text");
+    let next = next.and_then(|(kind, key)| typed(kind, key));
+    let ended = next.is_none();
+    ready.progress.key = next.unwrap_or_else(|| ready.progress.key_start.clone());
+    looked.push(segment, rows);
+    Ok(ended)
 }
 
 impl Looked {
@@ -456,7 +551,7 @@ fn typed(kind: &str, key: &[u8]) -> Option<Value> {
     match kind {
         "integer" => text()?.parse().ok().map(Value::Integer),
         "real" => text()?.parse().ok().map(Value::Real),
-        "text" => text().map(|text| Value::Text(text.to_owned())),
+        "text" => text().map_or_else(|| Some(Value::Bytes(key.to_vec())), |text| Some(Value::Text(text.to_owned()))),
         _ => Some(Value::Bytes(key.to_vec())),
     }
 }
@@ -481,7 +576,10 @@ fn integer(number: usize) -> Value {
 /// Why rows end dead, as it is recorded and reported.
 fn reasons(request: &ClaimRequest) -> [(Refused, Failure); 2] {
     let used_up = format!("gave up after {} attempts: the lease of the last one ran out", request.max_attempts);
-    let too_large = format!("the payload is larger than {} bytes, the relay's `max_message_bytes`", request.max_message_bytes);
+    let too_large = format!(
+        "the message, its headers and key included, is larger than {} bytes, the relay's `max_message_bytes`",
+        request.max_message_bytes
+    );
     [
         (Refused::AttemptsUsedUp, Failure::of(FailureCode::Other("attempts-used-up".to_owned()), used_up)),
         (Refused::TooLarge, Failure::of(FailureCode::TooLarge, too_large)),

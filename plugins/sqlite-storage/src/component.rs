@@ -3,12 +3,20 @@
 use crate::Outbox;
 use outbox_table::database::{SqlError, SqlErrorCode};
 use outhaul_sdk::sql::{Connection, Dialect};
-use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn};
+use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn, log};
 
 outhaul_sdk::manifest!("../manifest.toml");
 
 /// The component.
 struct SqliteStorage(Outbox<Connection>);
+
+impl SqliteStorage {
+    fn tell(&mut self) {
+        if let Some(text) = self.0.notice() {
+            log::write(log::Level::Warn, &text, &[]);
+        }
+    }
+}
 
 impl Storage for SqliteStorage {
     fn open(config: &str) -> Result<(Self, Description), Failure> {
@@ -25,13 +33,17 @@ impl Storage for SqliteStorage {
         Ok((Self(outbox), description))
     }
     fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure> {
-        self.0.claim(request)
+        let claimed = self.0.claim(request);
+        self.tell();
+        claimed
     }
     fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
         self.0.settle(worker, settlements)
     }
     fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
-        self.0.settle_and_claim(settlements, request)
+        let turn = self.0.settle_and_claim(settlements, request);
+        self.tell();
+        turn
     }
     fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
         self.0.extend(worker, ids, lease_ms)

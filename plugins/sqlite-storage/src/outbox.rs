@@ -11,8 +11,8 @@ use outbox_table::database::{Access, ColumnType, Database, Results, SqlError, Sq
 use outbox_table::decode::Decoding;
 use outbox_table::failure;
 use outbox_table::random::Random;
-use outbox_table::template::Template;
-use outhaul_sdk::{Column, Counts, Description, Failure, WakeSource};
+use outbox_table::template::{Slot, Template};
+use outhaul_sdk::{Column, Counts, Description, Failure, FailureCode, WakeSource};
 
 /// Longest duration that is taken at its word, in milliseconds: a hundred years. More would overflow what a column holds.
 const MAX_MILLIS: u64 = 100 * 366 * 24 * 60 * 60 * 1000;
@@ -26,6 +26,8 @@ pub struct Outbox<D> {
     /// Counts and pages: never wait for a writer.
     pub(crate) reader: D,
     pub(crate) random: Random,
+    /// What somebody should be told who runs the storage, and was not yet.
+    pub(crate) notice: Option<String>,
     /// None: the table is not there yet.
     pub(crate) ready: Option<Ready>,
 }
@@ -45,6 +47,9 @@ pub(crate) struct Ready {
     dead: Fenced,
     extend: Fenced,
     stats: [Template; 2],
+    try_states: Vec<(&'static str, Template)>,
+    /// The table takes every configured state, or is outhaul's own.
+    pub(crate) states_tried: bool,
     pub(crate) progress: Progress,
 }
 
@@ -72,6 +77,8 @@ impl Ready {
             dead: sql.fenced(Change::Dead, &decoding),
             extend: sql.fenced(Change::Extend, &decoding),
             stats: sql.stats(),
+            try_states: sql.try_states(),
+            states_tried: config.columns.is_none(),
             progress: Progress::new(walk.as_ref()),
             walk,
             decoding,
@@ -105,11 +112,16 @@ impl<D: Database> Outbox<D> {
         let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
         let description =
             Description { strict_order: config.strict_order, prefers_fused: true, wake: WakeSource::DataVersion(config.database.clone()) };
-        let mut outbox = Self { config, writer, reader, random: Random::from_system(), ready: None };
+        let mut outbox = Self { config, writer, reader, random: Random::from_system(), notice: None, ready: None };
         if inspect::table(&outbox.reader, &outbox.config.table)?.is_some() && outbox.has_leases()? {
             outbox.ready()?;
         }
         Ok((outbox, description))
+    }
+
+    /// What is to be told to whoever runs the storage; each thing once.
+    pub fn notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     /// Whether the table of leases is there, or none is needed.
@@ -140,14 +152,64 @@ impl<D: Database> Outbox<D> {
         Ok(self.ready.insert(ready))
     }
 
-    /// Looks at the table afresh at the next call if it is no longer what it was.
+    /// The failure for a database error. Looks at the table afresh if it is no longer what it was, and says what is wrong with it now.
     pub(crate) fn failed(&mut self, error: &SqlError, doing: &str) -> Failure {
-        if matches!(error.code, SqlErrorCode::Missing | SqlErrorCode::Other) {
-            self.ready = None;
-        } else if let Some(ready) = &mut self.ready {
+        if let Some(ready) = &mut self.ready {
             ready.progress.forget();
         }
+        match error.code {
+            SqlErrorCode::Other => self.ready = None,
+            SqlErrorCode::Missing => {
+                self.ready = None;
+                return match self.ready() {
+                    Err(failure) => failure,
+                    // It can be worked off as it is now: the next call does.
+                    Ok(_) => Failure::of(FailureCode::Unavailable, format!("{doing}: the table has changed meanwhile: {}", error.detail)),
+                };
+            }
+            SqlErrorCode::Constraint => {
+                if let Some(ready) = self.ready.as_mut().filter(|ready| ready.layout.config.columns.is_some()) {
+                    ready.states_tried = false;
+                }
+                if let Err(failure) = self.try_states()
+                    && failure.code == FailureCode::InvalidConfiguration
+                {
+                    return failure;
+                }
+            }
+            _ => {}
+        }
         failure::of_sql(error, doing)
+    }
+
+    /// Writes every configured state into a row, once, and takes it back: a state that a constraint of the table refuses is found here, and
+    /// not when a verdict is to be written.
+    ///
+    /// # Errors
+    /// `invalid-configuration`, naming the key and the constraint; else those of the database.
+    pub(crate) fn try_states(&mut self) -> Result<(), Failure> {
+        let Some(ready) = self.ready.as_mut().filter(|ready| !ready.states_tried) else { return Ok(()) };
+        let fill = |slot| match slot {
+            Slot::Millis => Value::Integer(0),
+            Slot::Worker | Slot::Text => Value::Text(String::new()),
+            _ => Value::Null,
+        };
+        for (key, template) in &ready.try_states {
+            // Dropping the transaction rolls it back.
+            if let Err(error) = self.writer.begin(vec![template.fill(fill)]) {
+                let failure = failure::of_sql(&error, &format!("trying `{key}`"));
+                return Err(match error.code {
+                    SqlErrorCode::Constraint => Failure::invalid_configuration(format!(
+                        "`{key}`: a constraint of the table {} refuses this state, or what is written with it: {}",
+                        ready.layout.table(),
+                        error.detail
+                    )),
+                    _ => failure,
+                });
+            }
+        }
+        ready.states_tried = true;
+        Ok(())
     }
 
     /// Counts.
@@ -160,6 +222,13 @@ impl<D: Database> Outbox<D> {
         let mut results = Results::new(rows);
         let mut unsettled = results.next_rows()?;
         let (pending, due, leased, oldest) = (unsettled.integers()?, unsettled.integers()?, unsettled.integers()?, unsettled.integers()?);
+        if pending.count(0) > 0 {
+            // A database that cannot be written to now can still be counted.
+            self.try_states().or_else(|failure| match failure.code {
+                FailureCode::InvalidConfiguration => Err(failure),
+                _ => Ok(()),
+            })?;
+        }
         Ok(Counts {
             pending: pending.count(0),
             due: due.count(0),

@@ -74,10 +74,11 @@ fn leases(side: &TableName, integer_ids: bool) -> (String, String) {
     // WITHOUT ROWID: one look-up by a text id instead of two.
     let without = if integer_ids { "" } else { " WITHOUT ROWID" };
     (
-        "Leases beside a table that has no columns for them: a row while a message is leased or waits for its retry.\n-- Times are milliseconds since the Unix epoch.".to_owned(),
+        "Leases beside a table that has no columns for them: a row while a message is leased or waits for its retry.\n-- Times are milliseconds since the Unix epoch. `born` tells the row from a later one with the same id.".to_owned(),
         format!(
             "CREATE TABLE IF NOT EXISTS {side} (
     id           {id} NOT NULL PRIMARY KEY,
+    born         BLOB,
     leased_by    TEXT,
     lease_until  INTEGER NOT NULL DEFAULT 0,
     available_at INTEGER NOT NULL DEFAULT 0,
@@ -99,7 +100,7 @@ pub(crate) fn lease_table(config: &Config) -> Result<Option<TableName>, Failure>
 
 /// Refuses a table of another kind under the name of the table of leases.
 pub(crate) fn check_leases(side: &TableName, info: &crate::inspect::TableInfo) -> Result<(), Failure> {
-    for name in ["id", "leased_by", "lease_until", "available_at", "attempts", "last_error"] {
+    for name in ["id", "leased_by", "lease_until", "available_at", "attempts", "last_error", "born"] {
         if info.column(name).is_none() {
             return Err(Failure::invalid_configuration(format!(
                 "`lease_table`: the table {side} has no column `{name}` (columns: {}); name a table that does not exist yet, and create it with `outhaul schema --apply`",

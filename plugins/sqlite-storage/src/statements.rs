@@ -10,6 +10,9 @@ use outbox_table::decode::Decoding;
 use outbox_table::ident::Ident;
 use outbox_table::template::{Placeholder, Slot, Template};
 
+/// What a row costs in a batch beside its values: offsets, marks, numbers.
+const ROW_BYTES: usize = 128;
+
 /// A statement of SQLite.
 pub(crate) fn template(text: &str, columns: &[ColumnType]) -> Template {
     Template::new(Placeholder::Question, text, columns)
@@ -46,9 +49,14 @@ impl Sql<'_> {
     pub(crate) fn from(self, indexed: &str) -> String {
         let table = format!("{} AS t {indexed}", self.0.table());
         match &self.0.side {
-            Some(side) => format!("{table} LEFT JOIN {side} AS l ON l.id = t.{}", self.0.columns.id),
+            Some(side) => format!("{table} LEFT JOIN {side} AS l ON l.id = t.{} AND l.born IS {}", self.0.columns.id, self.born()),
             None => table,
         }
+    }
+
+    /// What tells a row from an earlier one with the same id, whose lease may still be there: when it was created, or else its place.
+    fn born(self) -> String {
+        self.0.columns.created_at.as_ref().map_or_else(|| self.order(), |created| self.column(created))
     }
 
     /// Neither delivered nor dead. `prefix` stands before the column; a `+` keeps the planner from walking an index of states.
@@ -129,17 +137,25 @@ impl Sql<'_> {
         format!("t.{}", self.0.order)
     }
 
-    /// What a scan returns: order, id, key, due, attempts, bytes of payload.
+    /// Bytes that a message takes in a batch, read without its contents. Headers count twice: as they are stored, and as the text and
+    /// the offsets that they become.
+    fn size(self) -> String {
+        let columns = &self.0.columns;
+        let extra = self.0.config.extra_headers.keys().map(|name| format!("t.\"{}\"", name.replace('"', "\"\"")));
+        let once = [Some(&columns.payload), columns.key.as_ref(), columns.topic.as_ref(), Some(&columns.id)];
+        let once = once.into_iter().flatten().map(|name| self.column(name));
+        let twice = columns.headers.iter().map(|name| self.column(name)).chain(extra);
+        let lengths: Vec<String> = once
+            .map(|column| format!("ifnull(octet_length({column}), 0)"))
+            .chain(twice.map(|column| format!("2 * ifnull(octet_length({column}), 0)")))
+            .collect();
+        format!("{} + {ROW_BYTES}", lengths.join(" + "))
+    }
+
+    /// What a scan returns: order, id, key, due, attempts, bytes.
     pub(crate) fn scanned(self) -> String {
         let id = if self.0.id_is_order { String::new() } else { format!("t.{} AS i, ", self.0.columns.id) };
-        format!(
-            "{} AS o, {id}{} AS k, {} AS d, {} AS a, ifnull(octet_length(t.{}), 0) AS s",
-            self.order(),
-            self.key(),
-            self.due(),
-            self.attempts(),
-            self.0.columns.payload
-        )
+        format!("{} AS o, {id}{} AS k, {} AS d, {} AS a, {} AS s", self.order(), self.key(), self.due(), self.attempts(), self.size())
     }
 
     pub(crate) fn scanned_columns(self, decoding: &Decoding) -> Vec<ColumnType> {
@@ -222,11 +238,16 @@ impl Sql<'_> {
             return vec![template(&format!("{update} RETURNING {}", self.message("", &attempts, true)), &decoding.columns())];
         };
         let lease = format!(
-            "INSERT INTO {side} (id, leased_by, lease_until, attempts) SELECT value, {}, {}, 1 FROM json_each({}) WHERE true \
-             ON CONFLICT (id) DO UPDATE SET leased_by = excluded.leased_by, lease_until = excluded.lease_until, attempts = attempts + 1",
+            "INSERT INTO {side} (id, born, leased_by, lease_until, attempts) SELECT t.{id}, {}, {}, {}, 1 \
+             FROM json_each({}) AS j CROSS JOIN {table} AS t ON t.{id} = j.value WHERE true \
+             ON CONFLICT (id) DO UPDATE SET born = excluded.born, leased_by = excluded.leased_by, lease_until = excluded.lease_until, \
+             attempts = iif(born IS excluded.born, attempts, 0) + 1, available_at = iif(born IS excluded.born, available_at, 0), \
+             last_error = iif(born IS excluded.born, last_error, NULL)",
+            self.born(),
             Slot::Worker,
             later(TimeUnit::Ms, &Slot::Millis.to_string()),
-            Slot::Ids
+            Slot::Ids,
+            id = columns.id,
         );
         let read = format!("SELECT {} FROM {} WHERE t.{given}", self.message("t.", &self.attempts(), true), self.from(""));
         let mut templates = vec![template(&lease, &[])];
@@ -323,8 +344,11 @@ impl Sql<'_> {
         let given = format!("json_each({})", Slot::Ids);
         let held = match (&layout.side, &layout.columns.leased_by) {
             (Some(side), _) => format!(
-                "{id} IN (SELECT l.id FROM {given} AS j CROSS JOIN {side} AS l ON l.id = j.value WHERE l.leased_by = {})",
-                Slot::Worker
+                "{id} IN (SELECT l.id FROM {given} AS j CROSS JOIN {side} AS l ON l.id = j.value \
+                 CROSS JOIN {} AS t ON t.{id} = l.id WHERE l.leased_by = {} AND l.born IS {})",
+                layout.table(),
+                Slot::Worker,
+                self.born()
             ),
             (None, Some(holder)) => format!("{id} IN (SELECT value FROM {given}) AND {holder} = {}", Slot::Worker),
             (None, None) => "false".to_owned(),
@@ -353,6 +377,26 @@ impl Sql<'_> {
             templates.push(template(&text, &[]));
         }
         templates
+    }
+
+    /// Writes each configured state into one unsettled row, as verdicts and claims do; with the key of the configuration.
+    pub(crate) fn try_states(self) -> Vec<(&'static str, Template)> {
+        let (states, config) = (&self.0.config.states, &self.0.config);
+        let id = &self.0.columns.id;
+        let one =
+            format!("{id} IN (SELECT t.{id} FROM {} AS t WHERE {}{} LIMIT 1)", self.0.table(), self.unsettled("t."), self.usable_id());
+        let mut texts = vec![("states.dead", self.write(Change::Dead, &one))];
+        if config.on_delivered == OnDelivered::Mark {
+            texts.push(("states.delivered", self.write(Change::Delivered, &one)));
+        }
+        if states.unsettled().len() > 1 {
+            texts.push(("states.pending", self.write(Change::Retry, &one)));
+        }
+        if let Some(leased) = &states.leased {
+            let set = format!("{} = {}", self.0.columns.state, state_literal(leased));
+            texts.push(("states.leased", format!("UPDATE {} SET {set} WHERE {one}", self.0.table())));
+        }
+        texts.into_iter().map(|(key, text)| (key, template(&text, &[]))).collect()
     }
 
     fn write(self, change: Change, rows: &str) -> String {

@@ -32,10 +32,11 @@ pub(crate) fn millis(unit: TimeUnit, column: &str) -> String {
     }
 }
 
-/// Whether a stored time has passed. NULL, and text that is no time, counts as passed: such a row must not wait for ever.
+/// Whether a stored time has passed. NULL, and what is no time, counts as passed: such a row must not wait for ever. (To SQLite, text and
+/// blobs are greater than every number.)
 pub(crate) fn passed(unit: TimeUnit, column: &str) -> String {
     match unit {
-        TimeUnit::Ms | TimeUnit::Seconds => format!("ifnull({column} <= {}, 1)", now(unit)),
+        TimeUnit::Ms | TimeUnit::Seconds => format!("(typeof({column}) NOT IN ('integer', 'real') OR {column} <= {})", now(unit)),
         TimeUnit::Text => format!("ifnull(unixepoch({column}, 'subsec') <= unixepoch('subsec'), 1)"),
     }
 }

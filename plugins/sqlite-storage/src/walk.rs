@@ -6,11 +6,33 @@ use crate::statements::{Sql, template};
 use outbox_table::database::{ColumnType, Value};
 use outbox_table::decode::Decoding;
 use outbox_table::template::{Slot, Template};
+use std::time::Duration;
 
 /// Keys, or rows without a key, that one statement looks at.
 pub(crate) const STEP: usize = 1024;
-/// Statements of one claim: 8192 keys take some 20 ms.
-pub(crate) const MAX_STEPS: usize = 8;
+/// How long one claim walks, beside one step of each kind: others wait to write meanwhile. (8192 keys take some 20 ms.)
+pub(crate) const MAX_TIME: Duration = Duration::from_millis(50);
+
+/// What is left of a search through everything that waits: how often each kind has still to come to its end. One that starts in the middle
+/// comes to the end twice.
+#[derive(Debug, Clone)]
+pub(crate) struct Search {
+    /// Rows without a key: NULL, then empty.
+    pub(crate) unkeyed: [u8; 2],
+    pub(crate) keys: u8,
+}
+
+impl Search {
+    /// `true`: starts at the very first one.
+    pub(crate) fn new(unkeyed: [bool; 2], keys: bool) -> Self {
+        let ends = |at_start| if at_start { 1 } else { 2 };
+        Self { unkeyed: unkeyed.map(ends), keys: ends(keys) }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.unkeyed == [0; 2] && self.keys == 0
+    }
+}
 
 /// The statements, for one index.
 #[derive(Debug, Clone)]
@@ -46,10 +68,11 @@ impl Walk {
             "WITH RECURSIVE h(k, n) AS (SELECT ({first}), 1 UNION ALL SELECT ({following}), h.n + 1 FROM h WHERE h.k IS NOT NULL AND h.n < {keys}), \
              w(k, n) AS MATERIALIZED (SELECT k, n FROM h) \
              SELECT * FROM (SELECT {scanned}, {of_row} FROM w CROSS JOIN {from} WHERE w.k IS NOT NULL AND w.k <> '' \
-             AND (SELECT {due} FROM {from} WHERE {unsettled} AND {key} = w.k ORDER BY {order} LIMIT 1) \
+             AND (SELECT {due} FROM {from} WHERE {unsettled} AND {key} = w.k{usable} ORDER BY {order} LIMIT 1) \
              AND {unsettled} AND {key} = w.k{usable} LIMIT {rows}) \
              UNION ALL SELECT * FROM (SELECT NULL, {no_id}NULL, 0, 0, 0, {of_end} FROM w ORDER BY n DESC LIMIT 1)",
-            first = next(&Slot::Key.to_string()),
+            // Text that is not UTF-8 comes in as bytes.
+            first = next(&format!("CASE {} WHEN 'text' THEN CAST({} AS TEXT) ELSE {} END", Slot::Text, Slot::Key, Slot::Key)),
             following = next("h.k"),
             keys = Slot::Keys,
             of_row = typed(&key),

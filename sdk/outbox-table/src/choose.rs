@@ -12,7 +12,7 @@ use std::collections::HashMap;
 pub struct Limits {
     /// Rows.
     pub rows: usize,
-    /// Bytes of payload; the first row taken may be larger.
+    /// Bytes; the first row taken may be larger.
     pub bytes: u64,
     /// A row that was claimed so often already ends dead; 0: never.
     pub max_attempts: u32,
@@ -31,7 +31,7 @@ pub struct Candidate<'a> {
     pub due: bool,
     /// Claims so far.
     pub attempts: u64,
-    /// Bytes of payload.
+    /// Bytes, headers and key included.
     pub size: u64,
 }
 
@@ -122,6 +122,11 @@ impl Chooser {
         if self.found == self.limits.rows {
             self.enough_after = Some(self.fed);
         }
+    }
+
+    /// The next row can never be taken, and holds back no other.
+    pub fn skip(&mut self) {
+        self.fed += 1;
     }
 
     /// Rows that could be taken so far, and rows that end dead.

@@ -93,7 +93,7 @@ fn run(connection: &Connection, statement: &Statement) -> Result<Rows, SqlError>
         return Err(fail(SqlErrorCode::Syntax, format!("{} parameters for {}", statement.parameters.len(), statement.sql)));
     }
     for (at, value) in statement.parameters.iter().enumerate() {
-        prepared.raw_bind_parameter(at + 1, bound(value)).map_err(error)?;
+        prepared.raw_bind_parameter(at + 1, bound(value)?).map_err(error)?;
     }
     let mut columns: Vec<Values> = statement.columns.iter().map(|column| empty(*column)).collect();
     let mut returned = 0;
@@ -117,8 +117,9 @@ fn run(connection: &Connection, statement: &Statement) -> Result<Rows, SqlError>
     Ok(Rows { changed, columns })
 }
 
-fn bound(value: &Value) -> ToSqlOutput<'_> {
-    ToSqlOutput::Owned(match value {
+/// Refuses what the host refuses.
+fn bound(value: &Value) -> Result<ToSqlOutput<'_>, SqlError> {
+    Ok(ToSqlOutput::Owned(match value {
         Value::Null => Stored::Null,
         Value::Integer(number) => Stored::Integer(*number),
         Value::Real(number) => Stored::Real(*number),
@@ -126,10 +127,12 @@ fn bound(value: &Value) -> ToSqlOutput<'_> {
         Value::Bytes(bytes) => Stored::Blob(bytes.clone()),
         Value::Integers(numbers) => Stored::Text(serde_json::to_string(numbers).expect("json")),
         Value::Texts(texts) => {
-            let texts: Vec<Option<&str>> = (0..texts.len()).map(|at| texts.text(at)).collect();
+            let utf_8 = |at| texts.get(at).map(std::str::from_utf8).transpose();
+            let texts: Result<Vec<Option<&str>>, _> = (0..texts.len()).map(utf_8).collect();
+            let texts = texts.map_err(|fault| fail(SqlErrorCode::TypeMismatch, fault.to_string()))?;
             Stored::Text(serde_json::to_string(&texts).expect("json"))
         }
-    })
+    }))
 }
 
 fn empty(column: ColumnType) -> Values {

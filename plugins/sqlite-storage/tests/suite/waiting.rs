@@ -67,7 +67,64 @@ fn without_an_index_the_scan_goes_on() {
     let mut outbox = bench.open("");
     fill(&bench, "outbox", 30_000, "'k' || i", LATER);
     let due = bench.insert(Some("z"), "x");
-    assert_eq!(first(&mut outbox, 1), (1, vec![due]));
+    // Some 8192 rows a claim.
+    let (claims, found) = first(&mut outbox, 5);
+    assert!(claims > 1, "each claim is bounded");
+    assert_eq!(found, [due]);
+    assert_eq!(until_finished(&mut outbox, 5), Vec::<String>::new());
+    // Where the search had been already.
+    bench.run("UPDATE outbox SET available_at = 0 WHERE id = 3");
+    assert_eq!(until_finished(&mut outbox, 6), ["3"]);
+}
+
+/// A key that waits at the front holds back its rows behind the place where a claim has stopped.
+#[test]
+fn without_an_index_nothing_is_overtaken_from_claim_to_claim() {
+    let (bench, _) = Bench::own("");
+    bench.run("DROP INDEX outbox_key_pending");
+    let mut outbox = bench.open("");
+    fill(&bench, "outbox", 20_000, "'k' || i", LATER);
+    bench.insert(Some("k1"), "x");
+    let due = bench.insert(Some("z"), "x");
+    assert_eq!(until_finished(&mut outbox, 6), [due]);
+}
+
+#[test]
+fn a_drain_does_not_end_before_everything_was_looked_at() {
+    let (bench, mut outbox) = Bench::own("");
+    fill(&bench, "outbox", 20_000, "printf('k%06d', i)", LATER);
+    fill(&bench, "outbox", 20_000, "iif(i % 2, NULL, '')", LATER);
+    let due = bench.insert(Some("z"), "x");
+    assert_eq!(until_finished(&mut outbox, 40), [due]);
+    // Nothing is due: the search ends, and the next one too, wherever it starts.
+    for _ in 0..3 {
+        assert_eq!(until_finished(&mut outbox, 40), Vec::<String>::new());
+    }
+    let due = bench.insert(Some("k000001a"), "x");
+    assert_eq!(until_finished(&mut outbox, 40), [due]);
+}
+
+#[test]
+fn keys_that_are_not_utf_8_do_not_end_the_walk() {
+    let (bench, mut outbox) = Bench::own("");
+    // The last key that the first step of the walk reaches is one of these.
+    fill(&bench, "outbox", 20_000, "CAST(x'6bff' || printf('%06d', i) AS TEXT)", LATER);
+    let due = bench.insert(Some("z"), "x");
+    // 'z' sorts behind them.
+    assert_eq!(until_finished(&mut outbox, 40), [due]);
+}
+
+/// What claims find until one of them has nothing and says that this is all.
+fn until_finished(outbox: &mut Outbox<Sqlite>, at_most: u32) -> Vec<String> {
+    let mut found = Vec::new();
+    for _ in 0..at_most {
+        let claimed = claim(outbox, "w", 50);
+        if claimed.batch.is_empty() && !claimed.unfinished {
+            return found;
+        }
+        found.extend(ids(&claimed.batch));
+    }
+    panic!("unfinished after {at_most} claims; found {found:?}");
 }
 
 #[test]
