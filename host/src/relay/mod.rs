@@ -33,6 +33,7 @@
 
 mod breaker;
 mod dispatcher;
+mod guard;
 mod health;
 mod lane;
 mod leases;

@@ -2,15 +2,14 @@
 
 use super::Mode;
 use super::dispatcher::{Admission, EntryId};
+use super::guard::guarded;
 use super::leases::{self, Lease};
 use super::pipeline::{Claim, Event, Pipeline};
 use super::settler::Group;
 use crate::domain::{Column, Failure, FailureCode, Settlement, Verdict};
 use crate::metrics::FailureLabels;
 use crate::ports::{ClaimRequest, Claimed, Turn};
-use futures_util::FutureExt as _;
 use std::collections::{BTreeMap, HashSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -84,7 +83,7 @@ impl StoreState {
 impl Pipeline {
     /// Starts a settle call, a claim, or both in one.
     pub(super) fn pump_store(&mut self, now: Instant) {
-        if now < self.store.not_before {
+        if now < self.store.not_before || self.store_is_taken() {
             return;
         }
         while self.store.due.first().is_some_and(|at| *at <= now) {
@@ -97,13 +96,8 @@ impl Pipeline {
         let claim = if self.store.claiming || alone { None } else { self.claim_request(now, group.as_ref()) };
         match (group, claim) {
             (Some(group), Some((claim, request))) if self.fused && group.epoch == claim.epoch => self.start_turn(group, claim, request),
-            // A storage that prefers fused calls has one writer: two calls at once would only wait for each other.
             (Some(group), _) if self.fused => self.start_settle(group),
-            (None, Some((claim, request))) => {
-                if !(self.fused && self.store.settling) {
-                    self.start_claim(claim, request);
-                }
-            }
+            (None, Some((claim, request))) => self.start_claim(claim, request),
             (Some(group), claim) => {
                 self.start_settle(group);
                 if let Some((claim, request)) = claim {
@@ -114,8 +108,16 @@ impl Pipeline {
         }
     }
 
-    /// When the storage is to be looked after next.
+    /// A storage that prefers fused calls has one writer: two calls at once would only wait for each other.
+    fn store_is_taken(&self) -> bool {
+        self.fused && (self.store.claiming || self.store.settling)
+    }
+
+    /// When the storage is to be looked after next; none: at the end of the call that is running, which comes as an event.
     pub(super) fn next_store_timer(&self) -> Option<Instant> {
+        if self.store_is_taken() {
+            return None;
+        }
         let mut at: Option<Instant> = None;
         let mut sooner = |candidate: Instant| at = Some(at.map_or(candidate, |at| at.min(candidate)));
         if !self.store.settling {
@@ -142,9 +144,6 @@ impl Pipeline {
     }
 
     fn group_to_settle(&mut self, now: Instant) -> Option<Group> {
-        if self.fused && self.store.claiming {
-            return None;
-        }
         if let Some(group) = self.store.unsettled.take() {
             return Some(group);
         }
@@ -509,13 +508,6 @@ impl Pipeline {
         }
         self.announce_leases();
     }
-}
-
-/// A call that ends with a result even if it panics: the pipeline waits for the end of what it has started.
-async fn guarded<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
-        Err(Failure::new(FailureCode::Other("panic".to_owned()), "the storage call panicked in the host: please report this"))
-    })
 }
 
 /// Free words of adapters must not make a metric for each.

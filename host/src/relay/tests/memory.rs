@@ -40,6 +40,8 @@ pub(super) struct MemoryStorage {
     /// As a table whose CHECK constraint does not know the state of dead rows.
     pub(super) refuse_dead: AtomicBool,
     pub(super) limits: Mutex<Vec<u32>>,
+    /// How long claims and settle calls take.
+    pub(super) slowness: Duration,
 }
 
 impl MemoryStorage {
@@ -54,6 +56,7 @@ impl MemoryStorage {
             failing_claims: AtomicBool::new(false),
             refuse_dead: AtomicBool::new(false),
             limits: Mutex::default(),
+            slowness: Duration::ZERO,
         }
     }
 
@@ -97,6 +100,7 @@ impl Storage for MemoryStorage {
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, Failure> {
         self.check()?;
+        tokio::time::sleep(self.slowness).await;
         self.claims.fetch_add(1, Ordering::SeqCst);
         self.limits.lock().unwrap().push(request.limit);
         if self.failing_claims.load(Ordering::SeqCst) {
@@ -138,6 +142,7 @@ impl Storage for MemoryStorage {
 
     async fn settle(&self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
         self.check()?;
+        tokio::time::sleep(self.slowness).await;
         let dead = settlements.iter().any(|settlement| matches!(settlement.verdict, Verdict::Dead(_)));
         if dead && self.refuse_dead.load(Ordering::SeqCst) {
             return Err(Failure::new(FailureCode::InvalidConfiguration, "CHECK constraint failed"));

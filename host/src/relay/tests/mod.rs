@@ -364,6 +364,31 @@ async fn a_verdict_that_the_storage_refuses_holds_up_no_other() {
     }
 }
 
+/// Paused time moves on only while nothing runs: a pipeline that asks again and again instead of waiting would never see the end.
+#[tokio::test(start_paused = true)]
+async fn a_slow_storage_is_waited_for_not_polled() {
+    for fused in [true, false] {
+        let mut bench = Bench::new(fused, fine());
+        let mut storage = MemoryStorage::new(fused);
+        storage.slowness = SECOND;
+        bench.storage = Arc::new(storage);
+        for number in 0..200 {
+            bench.storage.insert("t", Some(&format!("k{}", number % 7)));
+        }
+        let running = bench.spawn();
+        // Turns of the executor, each of which lets time move on or the pipeline run.
+        for _ in 0..100_000 {
+            if bench.storage.count(State::Delivered) == 200 {
+                break;
+            }
+            tokio::time::sleep(MILLI).await;
+        }
+        assert_eq!(bench.storage.count(State::Delivered), 200);
+        bench.shutdown.graceful.cancel();
+        running.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_began_costs_nothing() {
     struct Busy(std::sync::atomic::AtomicUsize);
