@@ -1,0 +1,1 @@
+//! Publishes messages to Apache Kafka, as a publisher adapter of outhaul.

@@ -1,0 +1,1 @@
+//! An outbox in PostgreSQL, as a storage adapter of outhaul.
