@@ -143,6 +143,15 @@ impl Ids {
         }
     }
 
+    /// As a parameter of a statement.
+    #[must_use]
+    pub fn into_value(self) -> Value {
+        match self {
+            Self::Integers(ids) => Value::Integers((0..ids.len()).filter_map(|at| ids.get(at)).collect()),
+            Self::Texts(ids) => Value::Texts(ids),
+        }
+    }
+
     /// Those whose bytes are no text, and so can be named to nobody. Ascending.
     #[must_use]
     pub fn unusable(&self) -> Vec<usize> {
