@@ -1,0 +1,8 @@
+//! The suite, which each of the test programs beside this folder runs on one major version.
+
+mod own_table;
+mod races;
+mod settings;
+mod support;
+mod waiting;
+mod workers;
