@@ -5,17 +5,21 @@
 //! - [`guests`]: builds the adapters and the fixtures
 //! - [`wit`]: a released WIT package never changes
 //! - [`checks`]: what CI runs besides the suite
+//! - [`services`]: PostgreSQL, pgbouncer and Kafka for the suite
 //!
-//! The demonstration and the long runs are programs of the crate `outhaul-tests`; this one only prepares and starts them.
+//! The demonstration, the long runs and the services are programs of the crates `outhaul-tests` and `outhaul-services`; this one only
+//! prepares and starts them.
 
 mod checks;
 mod guests;
+mod services;
 mod setup;
 mod wit;
 mod workspace;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use services::{Held, Services};
 use std::ffi::OsString;
 use workspace::{Workspace, step};
 
@@ -46,6 +50,11 @@ enum Command {
     Setup,
     /// Build the adapters into target/plugins/ and the test fixtures into target/fixtures/.
     Guests,
+    /// PostgreSQL 15 and 17, pgbouncer and Apache Kafka, for the tests. `test` starts and stops them by itself.
+    ///
+    /// While they are up, `cargo test` finds them, and `test` starts at once. Data and addresses are in target/services/.
+    #[command(subcommand)]
+    Services(Services),
     /// Long runs with crashes.
     #[command(subcommand)]
     Chaos(Chaos),
@@ -90,17 +99,35 @@ enum Chaos {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// PostgreSQL to three brokers of Kafka, several hosts on one table; hosts and brokers are killed in turn.
+    Cluster {
+        /// How many events.
+        #[arg(long, default_value_t = 1_000_000)]
+        events: u64,
+        /// Over how many keys.
+        #[arg(long, default_value_t = 10_000)]
+        keys: u64,
+        /// How many hosts share the table.
+        #[arg(long, default_value_t = 4)]
+        hosts: usize,
+        /// Make the same choices as another run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 impl Chaos {
     /// The arguments of the `chaos` program.
     fn arguments(&self) -> Vec<OsString> {
-        let (name, amount, seed) = match self {
-            Self::Kill { kills, seed } => ("kill", format!("--kills={kills}"), seed),
-            Self::TwoHosts { seconds, seed } => ("two-hosts", format!("--seconds={seconds}"), seed),
+        let (name, amounts, seed) = match self {
+            Self::Kill { kills, seed } => ("kill", vec![format!("--kills={kills}")], seed),
+            Self::TwoHosts { seconds, seed } => ("two-hosts", vec![format!("--seconds={seconds}")], seed),
+            Self::Cluster { events, keys, hosts, seed } => {
+                ("cluster", vec![format!("--events={events}"), format!("--keys={keys}"), format!("--hosts={hosts}")], seed)
+            }
         };
         let seed = seed.map(|seed| format!("--seed={seed}"));
-        [Some(name.to_owned()), Some(amount), seed].into_iter().flatten().map(OsString::from).collect()
+        [name.to_owned()].into_iter().chain(amounts).chain(seed).map(OsString::from).collect()
     }
 }
 
@@ -113,6 +140,7 @@ fn main() -> Result<()> {
             let keep = keep.then(|| "--keep".into());
             workspace.start("demo", keep.as_slice())
         }
+        Command::Services(command) => services::run(&workspace, &command),
         Command::Chaos(chaos) => {
             prepare(&workspace)?;
             workspace.start("chaos", &chaos.arguments())
@@ -149,6 +177,10 @@ fn prepare(workspace: &Workspace) -> Result<()> {
 
 fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
+    // They start while the tests are compiled.
+    let held = Held::start(workspace)?;
+    step("build the tests", || workspace.cargo(["test", "--workspace", "--no-run"]))?;
+    let held = held.ready()?;
     step("test", || {
         let mut line = vec!["test", "--workspace"];
         line.extend(arguments.filter.as_deref());
@@ -157,5 +189,6 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
             line.extend(arguments.rest.iter().map(String::as_str));
         }
         workspace.cargo(line)
-    })
+    })?;
+    held.end()
 }

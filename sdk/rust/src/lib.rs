@@ -25,6 +25,8 @@ pub mod pattern;
 mod publisher;
 mod storage;
 pub mod template;
+#[cfg(target_arch = "wasm32")]
+pub mod tls;
 
 pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
