@@ -10,7 +10,7 @@ use super::limits::InstanceLimits;
 use super::log::{AdapterLog, Lines, Tail};
 use super::net::http::{HttpClient, HttpHooks};
 use super::net::sockets::Sockets;
-use super::secrets::Secrets;
+use crate::secrets::Secrets;
 use super::sql_host::OpenTransactions;
 use crate::config::model::Limits;
 use crate::domain::Outcome;
