@@ -6,7 +6,9 @@ mod plugin_bench;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
+use outhaul::config::model::{ClientCertificate, Publisher as PublisherConfig};
 use outhaul::domain::Outcome;
+use plugin_bench::certificates::Authority;
 use plugin_bench::{Bench, granted, publish};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::PathBuf;
@@ -36,6 +38,10 @@ async fn server(protocols: &[&[u8]]) -> Server {
         .with_single_cert(vec![CertificateDer::from(made.cert.der().to_vec())], key)
         .unwrap();
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    serve(config, ca_file, folder).await
+}
+
+async fn serve(config: rustls::ServerConfig, ca_file: PathBuf, folder: tempfile::TempDir) -> Server {
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -57,11 +63,19 @@ async fn server(protocols: &[&[u8]]) -> Server {
     Server { port, ca_file, versions, _folder: folder }
 }
 
+/// Grants the server, and trusts its authority.
+fn local(publisher: &mut PublisherConfig, server: &Server) {
+    granted(publisher, "localhost", server.port);
+    publisher.adapter.grants.networks = vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
+    publisher.adapter.grants.tls_ca_file = Some(server.ca_file.clone());
+}
+
 async fn get(bench: &Bench, server: &Server, trusted: bool) -> String {
     let evil = bench.publisher("evil-publisher", |publisher| {
-        granted(publisher, "localhost", server.port);
-        publisher.adapter.grants.networks = vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()];
-        publisher.adapter.grants.tls_ca_file = trusted.then(|| server.ca_file.clone());
+        local(publisher, server);
+        if !trusted {
+            publisher.adapter.grants.tls_ca_file = None;
+        }
     });
     let outcomes = publish(&*evil.await.unwrap(), &[&format!("http https://localhost:{}/", server.port)]).await;
     let Ok([Outcome::Reject(failure)]) = outcomes.as_deref() else { panic!("{outcomes:?}") };
@@ -84,7 +98,10 @@ async fn an_unknown_authority_is_not_trusted_and_the_key_is_named() {
     let bench = Bench::new();
     let mut server = server(&[b"http/1.1"]).await;
     let text = get(&bench, &server, false).await;
-    assert!(text.contains("TlsCertificateError") && text.contains("`tls_ca_file`"), "{text}");
+    assert!(
+        text.contains("TlsCertificateError") && text.contains("add tls_ca_file = \"FILE.pem\" under [publishers.evil-publisher]"),
+        "{text}"
+    );
     assert!(server.versions.try_recv().is_err(), "no request was sent");
 }
 
@@ -103,5 +120,26 @@ async fn a_broken_tls_ca_file_is_told_at_start() {
         });
         let text = loaded.await.unwrap_err().to_string();
         assert!(text.contains("tls_ca_file") && text.contains(name), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_for_a_client_certificate_gets_it() {
+    let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
+    let authority = Authority::new(folder.path(), "ours");
+    let client = authority.issue("client", |_| {});
+    let certificate = ClientCertificate { certificate: client.certificate_file, key: client.key_file };
+    let config = Authority::server(authority.issue("localhost", |_| {}), Some(&authority), &[&rustls::version::TLS13]);
+    let server = serve(config, authority.file.clone(), folder).await;
+    for (certificate, text) in
+        [(Some(certificate), "status 200"), (None, "add tls_cert_file and tls_key_file under [publishers.evil-publisher]")]
+    {
+        let evil = bench.publisher("evil-publisher", |publisher| {
+            local(publisher, &server);
+            publisher.adapter.grants.tls_client = certificate;
+        });
+        let outcomes = publish(&*evil.await.unwrap(), &[&format!("http https://localhost:{}/", server.port)]).await;
+        let Ok([Outcome::Reject(failure)]) = outcomes.as_deref() else { panic!("{outcomes:?}") };
+        assert!(failure.detail.contains(text), "{}", failure.detail);
     }
 }

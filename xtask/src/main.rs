@@ -5,17 +5,21 @@
 //! - [`guests`]: builds the adapters and the fixtures
 //! - [`wit`]: a released WIT package never changes
 //! - [`checks`]: what CI runs besides the suite
+//! - [`services`]: PostgreSQL, pgbouncer and Kafka for the suite
 //!
-//! The demonstration and the long runs are programs of the crate `outhaul-tests`; this one only prepares and starts them.
+//! The demonstration, the long runs and the services are programs of the crates `outhaul-tests` and `outhaul-services`; this one only
+//! prepares and starts them.
 
 mod checks;
 mod guests;
+mod services;
 mod setup;
 mod wit;
 mod workspace;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use services::{Held, Services};
 use std::ffi::OsString;
 use workspace::{Workspace, step};
 
@@ -46,6 +50,11 @@ enum Command {
     Setup,
     /// Build the adapters into target/plugins/ and the test fixtures into target/fixtures/.
     Guests,
+    /// PostgreSQL 15 and 17, pgbouncer and Apache Kafka, for the tests. `test` starts and stops them by itself.
+    ///
+    /// While they are up, `cargo test` finds them, and `test` starts at once. Data and addresses are in target/services/.
+    #[command(subcommand)]
+    Services(Services),
     /// Long runs with crashes.
     #[command(subcommand)]
     Chaos(Chaos),
@@ -113,6 +122,7 @@ fn main() -> Result<()> {
             let keep = keep.then(|| "--keep".into());
             workspace.start("demo", keep.as_slice())
         }
+        Command::Services(command) => services::run(&workspace, &command),
         Command::Chaos(chaos) => {
             prepare(&workspace)?;
             workspace.start("chaos", &chaos.arguments())
@@ -149,6 +159,10 @@ fn prepare(workspace: &Workspace) -> Result<()> {
 
 fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
+    // They start while the tests are compiled.
+    let held = Held::start(workspace)?;
+    step("build the tests", || workspace.cargo(["test", "--workspace", "--no-run"]))?;
+    let held = held.ready()?;
     step("test", || {
         let mut line = vec!["test", "--workspace"];
         line.extend(arguments.filter.as_deref());
@@ -157,5 +171,6 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
             line.extend(arguments.rest.iter().map(String::as_str));
         }
         workspace.cargo(line)
-    })
+    })?;
+    held.end()
 }

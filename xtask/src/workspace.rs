@@ -62,15 +62,20 @@ impl Workspace {
         self.run(&cargo(), arguments)
     }
 
-    /// Runs a program of the crate `outhaul-tests`, built before.
+    /// Runs a program of the crates `outhaul-tests` and `outhaul-services`, built before.
     pub(crate) fn start(&self, program: &str, arguments: &[OsString]) -> Result<()> {
-        let path = self.target.join("debug").join(format!("{program}{}", std::env::consts::EXE_SUFFIX));
-        self.run(path.as_os_str(), arguments)
+        self.run(self.program(program).get_program(), arguments)
+    }
+
+    /// The command for such a program.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        Command::new(self.target.join("debug").join(format!("{name}{}", std::env::consts::EXE_SUFFIX)))
     }
 
     fn run<A: AsRef<OsStr>>(&self, program: &OsStr, arguments: impl IntoIterator<Item = A>) -> Result<()> {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.root).env("OUTHAUL_PLUGINS", self.plugins()).env("OUTHAUL_FIXTURES", self.fixtures());
+        command.env("OUTHAUL_SERVICES", self.target.join("services/state.json"));
         let status = command.status().with_context(|| format!("cannot run {}", Path::new(program).display()))?;
         if !status.success() {
             bail!("{command:?} failed ({status})");

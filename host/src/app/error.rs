@@ -105,7 +105,7 @@ pub(super) fn place(kind: &str, name: &str, places: &Places, source: &PluginErro
     match source {
         PluginError::Open(failure) if failure.code == FailureCode::InvalidConfiguration => places.meant(&section, &failure.detail),
         PluginError::Open(_) | PluginError::Engine(_) => None,
-        PluginError::TlsCaFile { .. } => places.first([format!("{section}.tls_ca_file"), section]),
+        PluginError::TlsFile { key, .. } => places.first([format!("{section}.{key}"), section]),
         _ => places.first([format!("{section}.plugin"), section]),
     }
 }
@@ -155,6 +155,8 @@ plugin = "sqlite-storage"
 database = "main"
 config = { table = "a",
   tabel = "b" }
+tls_key_file = "me.key"
+tls_cert_file = "me.pem"
 "#;
 
     fn told(source: PluginError) -> String {
@@ -179,6 +181,14 @@ config = { table = "a",
             "o.toml:7: storages.outbox.config: missing field `url`"
         );
         assert!(refused(FailureCode::Unavailable, "the `table` is locked").starts_with("unavailable: storage \"outbox\""));
+    }
+
+    #[test]
+    fn a_file_for_tls_has_the_line_that_names_it_or_else_its_section() {
+        let told = |key| told(PluginError::TlsFile { key, file: "/etc/me.key".into(), reason: "no such file".into() });
+        let text = "tls_key_file = \"/etc/me.key\" cannot be used: no such file";
+        assert_eq!(told("tls_key_file"), format!("o.toml:9: storages.outbox.tls_key_file: {text}"));
+        assert!(told("tls_ca_file").starts_with("o.toml:4: storages.outbox: tls_ca_file = "), "{}", told("tls_ca_file"));
     }
 
     #[test]

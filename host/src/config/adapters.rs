@@ -1,11 +1,11 @@
 //! `[storages.NAME]` and `[publishers.NAME]`: the component, what it may reach, what it may use, and its own settings.
 
 use super::grants;
-use super::model::{Adapter, Grants, Limits, Publisher};
+use super::model::{Adapter, ClientCertificate, Grants, Limits, Publisher};
 use super::problem::{listed, suggestion};
 use super::section::{Located, Range, Section, check_name};
 use ipnet::IpNet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// An engine's stack, globals and tables alone take close to 1 MiB: with less, a slip of the unit ("256KB") would read as a broken
@@ -112,12 +112,8 @@ fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
     let secrets = section.texts("allow_secrets");
     let secrets = secrets.into_iter().filter(|secret| refers(section, secret, "allow_secrets", "secret", &names.secrets));
     let secrets = secrets.map(|secret| secret.value.to_owned()).collect();
-    let tls_ca_file = section.text("tls_ca_file").filter(|file| {
-        if file.value.is_empty() {
-            section.problem(file.at, "tls_ca_file", "is empty: name a PEM file, or leave it out");
-        }
-        !file.value.is_empty()
-    });
+    let tls_ca_file = pem_file(section, "tls_ca_file", names.folder).map(|file| file.value);
+    let tls_client = client_certificate(section, names.folder);
 
     let defaults = Limits::default();
     let limits = section.section("limits");
@@ -128,17 +124,37 @@ fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
 
     Common {
         plugin: plugin.map(|plugin| plugin.value.to_owned()),
-        grants: Grants {
-            hosts,
-            networks,
-            databases: Vec::new(),
-            secrets,
-            tls_ca_file: tls_ca_file.map(|file| names.folder.join(file.value)),
-        },
+        grants: Grants { hosts, networks, databases: Vec::new(), secrets, tls_ca_file, tls_client },
         memory,
         call_timeout,
         returned_bytes,
         config: section.free("config"),
+    }
+}
+
+/// The file that a key names; an empty one is reported, and there all the same, so that it is reported once.
+fn pem_file(section: &Section<'_>, key: &'static str, folder: &Path) -> Option<Located<PathBuf>> {
+    let file = section.text(key)?;
+    if file.value.is_empty() {
+        section.problem(file.at, key, "is empty: name a PEM file, or leave it out");
+    }
+    Some(file.with(folder.join(file.value)))
+}
+
+fn client_certificate(section: &Section<'_>, folder: &Path) -> Option<ClientCertificate> {
+    let certificate = pem_file(section, "tls_cert_file", folder);
+    let key = pem_file(section, "tls_key_file", folder);
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(ClientCertificate { certificate: certificate.value, key: key.value }),
+        (Some(certificate), None) => {
+            section.problem(certificate.at, "tls_cert_file", "is of no use without its key: add tls_key_file = \"FILE.pem\"");
+            None
+        }
+        (None, Some(key)) => {
+            section.problem(key.at, "tls_key_file", "is of no use without its certificate: add tls_cert_file = \"FILE.pem\"");
+            None
+        }
+        (None, None) => None,
     }
 }
 

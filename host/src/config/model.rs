@@ -235,6 +235,17 @@ pub struct Grants {
     pub secrets: Vec<String>,
     /// `tls_ca_file`: a PEM file of further certificate authorities.
     pub tls_ca_file: Option<PathBuf>,
+    /// `tls_cert_file` and `tls_key_file`: what it shows to servers that ask who it is.
+    pub tls_client: Option<ClientCertificate>,
+}
+
+/// A certificate for TLS clients and its key. The host uses them; no adapter sees the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// `tls_cert_file`: a PEM file of the certificate, and of those between it and its authority.
+    pub certificate: PathBuf,
+    /// `tls_key_file`: a PEM file of its private key, not encrypted.
+    pub key: PathBuf,
 }
 
 /// One entry of `allow_hosts`: `host:port`, `*.domain:port`, `host:*`; an IPv6 address in brackets.

@@ -240,6 +240,10 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     ),
     ("[\"hooks.example.com:443\"]", "[\n\"a:1\",\n\"b\"]", 17, "publishers.webhooks.allow_hosts", "has no port"),
     ("[\"hooks.example.com:443\"]", "[]\nallow_networks = [\"10.0.0.1/8\"]", 16, "publishers.webhooks.allow_networks", "10.0.0.0/8"),
+    ("[\"hooks.example.com:443\"]", "[]\ntls_ca_file = \"\"", 16, "publishers.webhooks.tls_ca_file", "name a PEM file"),
+    ("[\"hooks.example.com:443\"]", "[]\ntls_cert_file = \"\"\ntls_key_file = \"k\"", 16, "publishers.webhooks.tls_cert_file", "is empty"),
+    ("[\"hooks.example.com:443\"]", "[]\ntls_cert_file = \"c\"", 16, "publishers.webhooks.tls_cert_file", "add tls_key_file ="),
+    ("[\"hooks.example.com:443\"]", "[]\ntls_key_file = \"k\"", 16, "publishers.webhooks.tls_key_file", "add tls_cert_file ="),
     ("[publishers.webhooks]", "[publishers.outbox]", 13, "publishers.outbox", "a storage is called \"outbox\" too"),
     // Relays.
     ("routes = [{ topic = \"orders.*\", publisher = \"webhooks\" }]", "", 18, "relays[0]", "routes: has none"),

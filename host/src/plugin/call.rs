@@ -66,6 +66,11 @@ impl Gate {
         self.deadline.checked_sub(reserve).unwrap_or(self.deadline)
     }
 
+    /// How long the guest may wait for a server: for the same reason, until a little before the call's own deadline.
+    pub(super) fn guest_left(&self) -> Duration {
+        self.sql_deadline().saturating_duration_since(Instant::now())
+    }
+
     /// Time left; zero when it is over.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())

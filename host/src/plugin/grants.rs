@@ -76,9 +76,12 @@ impl Policy {
     /// The operator's keys that have no effect because the manifest does not request what they grant.
     pub(super) fn unused_grants(&self) -> Vec<String> {
         let mut unused = Vec::new();
-        let hosts = !self.grants.hosts.is_empty() || !self.grants.networks.is_empty();
-        if hosts && !self.requested(Request::Http) && !self.requested(Request::Tcp) {
-            unused.push("allow_hosts, allow_networks (requests neither http nor tcp)".to_owned());
+        if !self.connects() {
+            let hosts = !self.grants.hosts.is_empty() || !self.grants.networks.is_empty();
+            let tls = self.grants.tls_ca_file.is_some() || self.grants.tls_client.is_some();
+            for keys in [hosts.then_some("allow_hosts, allow_networks"), tls.then_some("tls_ca_file, tls_cert_file, tls_key_file")] {
+                unused.extend(keys.map(|keys| format!("{keys} (requests neither http nor tcp)")));
+            }
         }
         if !self.grants.databases.is_empty() && !self.requested(Request::Databases) {
             unused.push("database (does not request databases)".to_owned());
@@ -91,6 +94,16 @@ impl Policy {
 
     pub(super) fn requested(&self, request: Request) -> bool {
         self.requests.contains(&request)
+    }
+
+    /// Whether the manifest requests connections to other machines at all.
+    pub(super) fn connects(&self) -> bool {
+        self.requested(Request::Http) || self.requested(Request::Tcp)
+    }
+
+    /// The table of the configuration.
+    pub(super) fn section(&self) -> &str {
+        &self.section
     }
 
     /// Comes before everything that repeats a name.
@@ -442,6 +455,10 @@ mod tests {
         assert_eq!(denied(policy.check_database("b")), "database \"b\" is not granted: set database = \"b\" under [storages.outbox]");
         assert!(denied(policy.check_secret("key")).contains("does not request \"secrets\""));
         assert_eq!(policy.unused_grants(), ["allow_secrets (does not request secrets)"]);
+        let grants = Grants { tls_ca_file: Some("ca.pem".into()), ..Grants::default() };
+        let unused = |requests| Policy::new("storages.outbox".into(), grants.clone(), requests).unused_grants();
+        assert_eq!(unused(vec![]), ["tls_ca_file, tls_cert_file, tls_key_file (requests neither http nor tcp)"]);
+        assert!(unused(vec![Request::Tcp]).is_empty());
     }
 
     #[test]

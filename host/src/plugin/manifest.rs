@@ -194,6 +194,8 @@ fn derived(imports: &[String]) -> BTreeSet<Request> {
     [
         (Request::Http, "wasi:http/outgoing-handler@"),
         (Request::Tcp, "wasi:sockets/tcp@"),
+        // Of no use but on a connection.
+        (Request::Tcp, "wasi:tls/types@"),
         (Request::Databases, "outhaul:adapter/sql@"),
         (Request::Secrets, "outhaul:adapter/secrets@"),
     ]
@@ -244,6 +246,7 @@ mod tests {
     fn without_a_manifest_the_imports_tell() {
         let anatomy = anatomy(&[], &["wasi:http/outgoing-handler@0.2.3", "outhaul:adapter/secrets@0.1.0", "wasi:io/poll@0.2.3"]);
         assert_eq!(anatomy.requests, [Request::Http, Request::Secrets]);
+        assert_eq!(self::anatomy(&[], &["wasi:tls/types@0.2.0-draft"]).requests, [Request::Tcp]);
     }
 
     #[test]

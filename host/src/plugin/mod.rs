@@ -43,6 +43,7 @@ use identity::{Identity, Kind};
 use instance::Adapter;
 use manifest::Anatomy;
 use net::http::HttpClient;
+use net::tls::Tls;
 use state::{Shared, State};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -104,9 +105,11 @@ pub enum PluginError {
         /// Names the import.
         reason: String,
     },
-    /// `tls_ca_file` cannot be used.
-    #[error("tls_ca_file = \"{file}\" cannot be used: {reason}")]
-    TlsCaFile {
+    /// One of the files for TLS cannot be used.
+    #[error("{key} = \"{file}\" cannot be used: {reason}")]
+    TlsFile {
+        /// `tls_ca_file`, `tls_cert_file` or `tls_key_file`.
+        key: &'static str,
         /// The file.
         file: PathBuf,
         /// Why.
@@ -231,7 +234,8 @@ impl PluginHost {
             tracing::warn!(adapter = identity.name, "granted but without effect, because of the component's manifest: {key}");
         }
         let denials = Arc::new(Denials::new(identity.clone()));
-        let http = HttpClient::new(Arc::clone(&policy), Arc::clone(&denials), adapter.limits.returned_bytes)?;
+        let tls = Tls::new(Arc::clone(&policy), Arc::clone(&denials))?;
+        let http = HttpClient::new(&tls, adapter.limits.returned_bytes);
         Ok(Arc::new(Shared {
             log: Arc::new(log::AdapterLog::new(identity.clone(), self.0.metrics.clone())),
             identity,
@@ -239,6 +243,7 @@ impl PluginHost {
             policy,
             denials,
             http: Arc::new(http),
+            tls,
             databases: self.0.databases.clone(),
             secrets: self.0.secrets.clone(),
         }))

@@ -10,16 +10,18 @@ use super::limits::InstanceLimits;
 use super::log::{AdapterLog, Lines, Tail};
 use super::net::http::{HttpClient, HttpHooks};
 use super::net::sockets::Sockets;
-use crate::secrets::Secrets;
+use super::net::tls::Tls;
 use super::sql_host::OpenTransactions;
 use crate::config::model::Limits;
 use crate::domain::Outcome;
+use crate::secrets::Secrets;
 use crate::sql::Databases;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+use wasmtime_wasi_tls::{WasiTlsCtx, WasiTlsCtxView, WasiTlsView};
 
 /// Random bytes that a guest may ask for at once: keys and ids need tens.
 const MAX_RANDOM_BYTES: u64 = 64 << 10;
@@ -33,6 +35,7 @@ pub(super) struct Shared {
     pub(super) denials: Arc<Denials>,
     pub(super) log: Arc<AdapterLog>,
     pub(super) http: Arc<HttpClient>,
+    pub(super) tls: Tls,
     pub(super) databases: Databases,
     pub(super) secrets: Secrets,
 }
@@ -56,6 +59,7 @@ pub(super) struct State {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     hooks: HttpHooks,
+    tls: WasiTlsCtx,
     pub(super) table: ResourceTable,
     pub(super) limits: InstanceLimits,
     pub(super) shared: Arc<Shared>,
@@ -82,6 +86,7 @@ impl State {
             wasi: wasi.build(),
             http: WasiHttpCtx::new(),
             hooks: HttpHooks { client: Arc::clone(&shared.http), gate: Gate::shut(), notes: notes.clone() },
+            tls: shared.tls.context(Gate::shut(), notes.clone()),
             table: ResourceTable::new(),
             limits: InstanceLimits::new(&shared.limits),
             tcp,
@@ -100,6 +105,7 @@ impl State {
         self.notes.clear();
         self.tail.take();
         self.hooks.gate = gate.clone();
+        self.tls = self.shared.tls.context(gate.clone(), self.notes.clone());
         self.gate = gate;
         self.reports = reports;
     }
@@ -108,6 +114,7 @@ impl State {
     pub(super) fn end(&mut self) {
         self.gate = Gate::shut();
         self.hooks.gate = Gate::shut();
+        self.tls = self.shared.tls.context(Gate::shut(), self.notes.clone());
         self.reports = None;
         self.roll_back_open_transactions();
         self.finish_output();
@@ -129,6 +136,12 @@ impl WasiView for State {
 impl WasiHttpView for State {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
+    }
+}
+
+impl WasiTlsView for State {
+    fn tls(&mut self) -> WasiTlsCtxView<'_> {
+        WasiTlsCtxView { ctx: &mut self.tls, table: &mut self.table }
     }
 }
 
@@ -183,6 +196,8 @@ pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
     super::net::sockets::add_name_lookup(linker)?;
+    // A proposal of WASI that is not final yet: `wasi:tls@0.2.0-draft`.
+    wasmtime_wasi_tls::p2::add_to_linker(linker, wasmtime_wasi_tls::p2::LinkOptions::default().tls(true))?;
     outbox::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
     log::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;
     secrets::add_to_linker::<State, HasSelf<State>>(linker, |state| state)

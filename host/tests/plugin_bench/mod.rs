@@ -1,6 +1,8 @@
 //! What the plugin tests share: a host with a database and secrets, adapters made from the fixtures, a small HTTP receiver.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod certificates;
+
 use outhaul::config::model::{Adapter, Database, Grants, HostGrant, Limits, Publisher as PublisherConfig, SecretSource, Sqlite};
 use outhaul::domain::{Batch, Failure, NewMessage, Outcome};
 use outhaul::metrics::Metrics;

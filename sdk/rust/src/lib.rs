@@ -23,6 +23,8 @@ mod failure;
 mod manifest;
 mod publisher;
 mod storage;
+#[cfg(target_arch = "wasm32")]
+pub mod tls;
 
 pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};

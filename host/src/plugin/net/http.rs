@@ -1,9 +1,8 @@
 //! HTTP requests of an adapter: one pooled client, grants checked by name and, at connect, by address; bounded in time and size.
 
-use crate::plugin::PluginError;
 use crate::plugin::call::{Ended, Gate, Notes};
-use crate::plugin::denials::Denials;
 use crate::plugin::grants::{Denial, Policy, Request as Capability, authority};
+use crate::plugin::net::tls::{Tls, faults};
 use bytes::Bytes;
 use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;
@@ -13,11 +12,11 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -45,23 +44,17 @@ type Sent = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error
 #[derive(Debug)]
 pub(in crate::plugin) struct HttpClient {
     client: Client<HttpsConnector<Connector>, GatedBody>,
+    tls: Tls,
     policy: Arc<Policy>,
-    denials: Arc<Denials>,
     max_body_bytes: usize,
 }
 
 impl HttpClient {
-    /// A client that trusts the system's certificate authorities and those in the policy's `tls_ca_file`.
-    pub(in crate::plugin) fn new(policy: Arc<Policy>, denials: Arc<Denials>, max_body_bytes: usize) -> Result<Self, PluginError> {
-        let used = policy.requested(Capability::Http) && !policy.grants().hosts.is_empty();
-        let roots = if used { roots(policy.grants().tls_ca_file.as_deref())? } else { rustls::RootCertStore::empty() };
-        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| PluginError::Engine(format!("TLS: {error}")))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+    /// A client of the adapter that these settings of TLS are for.
+    pub(in crate::plugin) fn new(tls: &Tls, max_body_bytes: usize) -> Self {
+        let policy = Arc::clone(tls.policy());
         let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
+            .with_tls_config(ClientConfig::clone(tls.config()))
             .https_or_http()
             .enable_http1()
             .enable_http2()
@@ -74,7 +67,7 @@ impl HttpClient {
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .http2_max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
             .build(connector);
-        Ok(Self { client, policy, denials, max_body_bytes })
+        Self { client, tls: tls.clone(), policy, max_body_bytes }
     }
 
     async fn send(&self, request: Request<WasiBody>, options: RequestOptions, gate: Gate, notes: Notes) -> Sent {
@@ -115,7 +108,7 @@ impl HttpClient {
     }
 
     fn denied(&self, notes: &Notes, denial: &Denial) -> Error {
-        self.denials.tell(notes, &denial.to_string());
+        self.tls.denials().tell(notes, &denial.to_string());
         match denial {
             Denial::Host(_) | Denial::NotRequested(_) | Denial::NotAName { .. } => Error::HttpRequestDenied,
             Denial::Address(_) => Error::DestinationIpProhibited,
@@ -137,11 +130,10 @@ impl HttpClient {
                 return Error::HttpResponseTimeout;
             }
             if let Some(error) = cause.downcast_ref::<std::io::Error>() {
-                let error = innermost(error);
-                if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                if let Some(tls) = faults::inside(error) {
                     return self.tls_failed(tls, notes, target);
                 }
-                if let Some(known) = by_kind(error.kind()) {
+                if let Some(known) = by_kind(faults::innermost(error).kind()) {
                     return known;
                 }
             }
@@ -163,19 +155,9 @@ impl HttpClient {
     }
 
     fn tls_failed(&self, error: &rustls::Error, notes: &Notes, target: &str) -> Error {
-        let certificate = matches!(error, rustls::Error::InvalidCertificate(_));
-        let hint = if certificate { " (a private authority is trusted with `tls_ca_file`)" } else { "" };
-        self.denials.tell(notes, &format!("TLS with {target} failed: {error}{hint}"));
-        if certificate { Error::TlsCertificateError } else { Error::TlsProtocolError }
+        self.tls.tell(notes, target, error);
+        if matches!(error, rustls::Error::InvalidCertificate(_)) { Error::TlsCertificateError } else { Error::TlsProtocolError }
     }
-}
-
-/// The I/O error inside I/O errors: connectors wrap one in another, which `source` does not show.
-fn innermost(mut error: &std::io::Error) -> &std::io::Error {
-    while let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
-        error = inner;
-    }
-    error
 }
 
 fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
@@ -189,30 +171,6 @@ fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
         }
         _ => None,
     }
-}
-
-/// The certificate authorities of the system, and those of the file.
-fn roots(ca_file: Option<&Path>) -> Result<rustls::RootCertStore, PluginError> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-    let mut roots = rustls::RootCertStore::empty();
-    let system = rustls_native_certs::load_native_certs();
-    for error in &system.errors {
-        tracing::warn!("a system certificate authority cannot be read: {error}");
-    }
-    roots.add_parsable_certificates(system.certs);
-    if let Some(file) = ca_file {
-        let fault = |reason: String| PluginError::TlsCaFile { file: file.to_owned(), reason };
-        let certificates: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| fault(error.to_string()))?;
-        if certificates.is_empty() {
-            return Err(fault("it has no certificate in PEM form".to_owned()));
-        }
-        for certificate in certificates {
-            roots.add(certificate).map_err(|error| fault(error.to_string()))?;
-        }
-    }
-    Ok(roots)
 }
 
 /// Finds the addresses of a name. The system's resolver, but in tests of what happens when its answers change.

@@ -1,4 +1,5 @@
-//! The network, as adapters see it: HTTP through a pooled client, TCP through sockets, both within the grants.
+//! The network, as adapters see it: HTTP through a pooled client, TCP through sockets, TLS over either, all within the grants.
 
 pub(super) mod http;
 pub(super) mod sockets;
+pub(super) mod tls;

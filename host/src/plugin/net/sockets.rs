@@ -21,14 +21,17 @@ use wasmtime_wasi::sockets::{SocketAddrUse, WasiSocketsView};
 /// Addresses remembered by one instance: a cluster has tens, and each is looked up again when it was forgotten.
 const MAX_ADDRESSES: usize = 4096;
 
+/// Names remembered for one address: the brokers of a cluster behind one address, with a port each.
+const MAX_NAMES: usize = 64;
+
 /// The TCP capability of one instance.
 #[derive(Clone)]
 pub(in crate::plugin) struct Sockets {
     policy: Arc<Policy>,
     denials: Arc<Denials>,
     notes: Notes,
-    /// The granted name that each address belongs to.
-    names: Arc<Mutex<HashMap<IpAddr, String>>>,
+    /// The granted names that each address belongs to, the last that was looked up at the end.
+    names: Arc<Mutex<HashMap<IpAddr, Vec<String>>>>,
     /// The names of the look-ups that are open, by stream.
     lookups: Arc<Mutex<HashMap<u32, String>>>,
 }
@@ -62,11 +65,14 @@ impl Sockets {
 
     fn allows_connect(&self, address: SocketAddr) -> bool {
         let (ip, port) = (address.ip().to_canonical(), address.port());
-        let name = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&ip).cloned();
-        let by_name = name.filter(|name| self.policy.ports(name).iter().any(|granted| granted.is_none_or(|granted| granted == port)));
-        let checked = match by_name {
-            Some(name) => self.policy.check_address(&name, ip, port),
-            None => self.policy.check_host(Request::Tcp, &ip.to_string(), port),
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&ip).cloned().unwrap_or_default();
+        let checked = match names.iter().find(|name| self.policy.check_host(Request::Tcp, name, port).is_ok()) {
+            Some(name) => self.policy.check_address(name, ip, port),
+            None => {
+                let by_address = self.policy.check_host(Request::Tcp, &ip.to_string(), port);
+                // The line that grants the name is of more use than the one that grants its address of today.
+                by_address.or_else(|denial| names.last().map_or(Err(denial), |name| self.policy.check_host(Request::Tcp, name, port)))
+            }
         };
         match checked {
             Ok(()) => true,
@@ -79,10 +85,16 @@ impl Sockets {
 
     fn remember(&self, name: &str, address: IpAddr) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.len() >= MAX_ADDRESSES {
+        let address = address.to_canonical();
+        if names.len() >= MAX_ADDRESSES && !names.contains_key(&address) {
             names.clear();
         }
-        names.insert(address.to_canonical(), name.to_owned());
+        let names = names.entry(address).or_default();
+        names.retain(|known| known != name);
+        if names.len() >= MAX_NAMES {
+            names.remove(0);
+        }
+        names.push(name.to_owned());
     }
 }
 
@@ -147,5 +159,64 @@ impl HostResolveAddressStream for State {
     fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
         self.tcp.lookups.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream.rep());
         HostResolveAddressStream::drop(&mut self.sockets(), stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::model::{Grants, HostGrant};
+    use crate::plugin::identity::{Identity, Kind};
+
+    fn sockets(hosts: &[(&str, Option<u16>)], networks: &[&str]) -> Sockets {
+        let hosts = hosts.iter().map(|(host, port)| HostGrant { host: (*host).into(), port: *port }).collect();
+        let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+        let policy = Policy::new("publishers.kafka".into(), Grants { hosts, networks, ..Grants::default() }, vec![Request::Tcp]);
+        let denials = Denials::new(Identity { kind: Kind::Publisher, name: "kafka".into(), generation: 1 });
+        Sockets::new(Arc::new(policy), Arc::new(denials), Notes::default())
+    }
+
+    fn connects(sockets: &Sockets, address: &str) -> bool {
+        sockets.allows(address.parse().unwrap(), SocketAddrUse::TcpConnect)
+    }
+
+    #[test]
+    fn brokers_behind_one_address_are_told_apart_by_their_ports() {
+        let sockets = sockets(&[("*.kafka.example.com", Some(9092)), ("proxy.example.com", Some(9093))], &[]);
+        for name in ["b1.kafka.example.com", "proxy.example.com", "b2.kafka.example.com"] {
+            sockets.remember(name, "93.184.215.14".parse().unwrap());
+        }
+        assert!(connects(&sockets, "93.184.215.14:9092"));
+        assert!(connects(&sockets, "93.184.215.14:9093"));
+        assert!(connects(&sockets, "[::ffff:93.184.215.14]:9093"));
+        assert!(sockets.notes.text().is_none());
+        assert!(!connects(&sockets, "93.184.215.14:9094"));
+        let told = sockets.notes.text().unwrap();
+        assert!(
+            told.starts_with("b2.kafka.example.com:9094 is not granted: set allow_hosts = [") && told.ends_with("under [publishers.kafka]"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn an_address_that_no_granted_name_had_is_denied_and_a_private_one_needs_its_network() {
+        let sockets = sockets(&[("b1.example.com", Some(9092)), ("b2.example.com", Some(9092))], &["10.1.0.0/16"]);
+        assert!(!connects(&sockets, "93.184.215.14:9092"));
+        sockets.remember("b1.example.com", "10.1.2.3".parse().unwrap());
+        sockets.remember("b2.example.com", "10.2.2.3".parse().unwrap());
+        assert!(connects(&sockets, "10.1.2.3:9092"));
+        assert!(!connects(&sockets, "10.2.2.3:9092"));
+        let told = sockets.notes.text().unwrap();
+        assert!(told.contains("b2.example.com:9092 is denied: its address 10.2.2.3 is private"), "{told}");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let sockets = sockets(&[("*.example.com", None)], &[]);
+        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        (0..1000).for_each(|number| sockets.remember(&format!("b{number}.example.com"), address(1)));
+        (0..10_000).for_each(|number| sockets.remember("b.example.com", address(number)));
+        let names = sockets.names.lock().unwrap();
+        assert!(names.len() <= MAX_ADDRESSES && names.values().all(|names| names.len() <= MAX_NAMES));
     }
 }
