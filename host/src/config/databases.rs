@@ -1,6 +1,6 @@
 //! `[databases.NAME]`.
 
-use super::adapters::Names;
+use super::adapters::{self, Names};
 use super::model::{Database, Postgres, PostgresUrl, Sqlite, TlsMode};
 use super::postgres_url;
 use super::section::{Located, Range, Section, TextOrSecret};
@@ -17,8 +17,8 @@ const CONNECTIONS: usize = 8;
 pub(super) fn database(section: Section<'_>, names: &Names<'_>) -> Option<Database> {
     let url = section.text_or_secret("url", "\"sqlite:outbox.db\"");
     match url {
-        Some(Located { value: TextOrSecret::Secret(name), at, .. }) => {
-            check_secret(&section, "url", at, name, names);
+        Some(url @ Located { value: TextOrSecret::Secret(name), .. }) => {
+            adapters::refers(&section, &url.with(name), "url", "secret", &names.secrets);
             postgres(section, Some(PostgresUrl::Secret(name.to_owned())), names)
         }
         Some(Located { value: TextOrSecret::Text(url), at, .. }) if url.starts_with("postgres:") || url.starts_with("postgresql:") => {
@@ -27,12 +27,6 @@ pub(super) fn database(section: Section<'_>, names: &Names<'_>) -> Option<Databa
         }
         Some(url @ Located { value: TextOrSecret::Text(text), .. }) => sqlite(section, Some(&url.with(text)), names.folder),
         None => sqlite(section, None, names.folder),
-    }
-}
-
-fn check_secret(section: &Section<'_>, key: &str, at: usize, name: &str, names: &Names<'_>) {
-    if !names.secrets.contains(&name) {
-        section.problem(at, key, format!("names the secret {name:?}, which is not configured: add [secrets.{name}] with env or file"));
     }
 }
 
@@ -59,7 +53,7 @@ fn postgres(section: Section<'_>, url: Option<PostgresUrl>, names: &Names<'_>) -
     };
     let password = section.secret("password");
     if let Some(password) = &password {
-        check_secret(&section, "password", password.at, password.value, names);
+        adapters::refers(&section, password, "password", "secret", &names.secrets);
         if written.is_some_and(|url| url.password.is_some()) {
             section.problem(password.at, "password", "contradicts the password in the url: leave one of the two out");
         }
@@ -71,41 +65,29 @@ fn postgres(section: Section<'_>, url: Option<PostgresUrl>, names: &Names<'_>) -
     }
     // The url of a secret may have a mode of its own, which is not known here.
     let mode = tls.or_else(|| written.map(|url| url.tls.unwrap_or_else(|| url.endpoint.default_tls())));
-    let ca_file = section.text("tls_ca_file");
+    let ca_file = adapters::pem_file(&section, "tls_ca_file", names.folder);
     if let Some(ca_file) = &ca_file
         && let Some(mode @ (TlsMode::Disable | TlsMode::Prefer | TlsMode::Require)) = mode
     {
         let text = format!("has no effect with tls = {:?}, which verifies nothing: write tls = \"verify-full\"", mode.as_str());
         section.problem(ca_file.at, "tls_ca_file", text);
     }
-    let (cert_file, key_file) = (section.text("tls_cert_file"), section.text("tls_key_file"));
-    let tls_client = match (&cert_file, &key_file) {
-        (Some(cert), Some(key)) => Some((names.folder.join(cert.value), names.folder.join(key.value))),
-        (Some(cert), None) => {
-            section.problem(cert.at, "tls_cert_file", "has no key: add tls_key_file");
-            None
-        }
-        (None, Some(key)) => {
-            section.problem(key.at, "tls_key_file", "has no certificate: add tls_cert_file");
-            None
-        }
-        (None, None) => None,
-    };
-    if let (Some(cert), Some(TlsMode::Disable)) = (&cert_file, mode) {
-        section.problem(cert.at, "tls_cert_file", "has no effect with tls = \"disable\"");
+    let tls_client = adapters::client_certificate(&section, names.folder);
+    if tls_client.is_some() && mode == Some(TlsMode::Disable) {
+        section.problem_here("has a client certificate (tls_cert_file), and no TLS to show it: leave it out, or change tls");
     }
     let max_connections = section.number("max_connections", CONNECTIONS, Range { min: 1, max: 1000 }).value;
     let connect_timeout = section.duration("connect_timeout", Duration::from_secs(5), false).value;
     section.finish();
-    Some(Database::Postgres(Postgres {
+    Some(Database::Postgres(Box::new(Postgres {
         url: url?,
         password: password.map(|password| password.value.to_owned()),
         tls,
-        tls_ca_file: ca_file.map(|file| names.folder.join(file.value)),
+        tls_ca_file: ca_file.map(|file| file.value),
         tls_client,
         max_connections,
         connect_timeout,
-    }))
+    })))
 }
 
 /// The path of `sqlite:PATH`. A URL may hold a password: errors name its scheme only.

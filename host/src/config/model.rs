@@ -51,7 +51,7 @@ pub enum Database {
     /// `sqlite:PATH`.
     Sqlite(Sqlite),
     /// `postgres://...`.
-    Postgres(Postgres),
+    Postgres(Box<Postgres>),
 }
 
 /// A SQLite file.
@@ -74,12 +74,20 @@ pub struct Postgres {
     pub tls: Option<TlsMode>,
     /// `tls_ca_file`: a PEM file of the certificate authorities to trust, instead of the system's.
     pub tls_ca_file: Option<PathBuf>,
-    /// `tls_cert_file` and `tls_key_file`: PEM files of a client certificate and its key.
-    pub tls_client: Option<(PathBuf, PathBuf)>,
+    /// `tls_cert_file` and `tls_key_file`: what the host shows to the server.
+    pub tls_client: Option<ClientCertificate>,
     /// `max_connections`: sessions that are open at once, those that listen for notifications not counted.
     pub max_connections: usize,
     /// `connect_timeout`: how long opening a session may take, TLS and authentication included.
     pub connect_timeout: Duration,
+}
+
+impl Postgres {
+    /// Whether a password stands in the file, for everybody who may read it.
+    #[must_use]
+    pub fn password_in_file(&self) -> bool {
+        matches!(&self.url, PostgresUrl::Written(url) if url.password.is_some())
+    }
 }
 
 /// Where the URL of a PostgreSQL server comes from.

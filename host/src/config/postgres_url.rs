@@ -40,10 +40,20 @@ pub(crate) fn parse(url: &str) -> Result<ServerUrl, String> {
     for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         match (name, decode(value, name)?) {
-            ("sslmode", mode) => tls = Some(TlsMode::parse(&mode).ok_or_else(|| format!("has an unknown sslmode: write one of {}", TlsMode::WORDS.join(", ")))?),
+            ("sslmode", mode) => {
+                tls = Some(
+                    TlsMode::parse(&mode).ok_or_else(|| format!("has an unknown sslmode: write one of {}", TlsMode::WORDS.join(", ")))?,
+                )
+            }
             ("host", folder) if folder.starts_with('/') => socket = Some(PathBuf::from(folder)),
-            ("host", _) => return Err("has a parameter host that is no folder of a Unix socket: write the host before the database".to_owned()),
-            (name, _) => return Err(format!("has the unknown parameter {name:?}: known are sslmode and host (the folder of a Unix socket); what else can be set has keys of its own")),
+            ("host", _) => {
+                return Err("has a parameter host that is no folder of a Unix socket: write the host before the database".to_owned());
+            }
+            (name, _) => {
+                return Err(format!(
+                    "has the unknown parameter {name:?}: known are sslmode and host (the folder of a Unix socket); what else can be set has keys of its own"
+                ));
+            }
         }
     }
     let (host, port) = host_and_port(address)?;
@@ -59,7 +69,9 @@ pub(crate) fn parse(url: &str) -> Result<ServerUrl, String> {
 /// The host, if there is one, and the port.
 fn host_and_port(address: &str) -> Result<(Option<String>, u16), String> {
     if address.contains(',') {
-        return Err("names several hosts: write one; its name is resolved again at each connection, so that it may follow the primary".to_owned());
+        return Err(
+            "names several hosts: write one; its name is resolved again at each connection, so that it may follow the primary".to_owned()
+        );
     }
     let (host, port) = match address.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(Some((host, port))) => {
@@ -74,7 +86,11 @@ fn host_and_port(address: &str) -> Result<(Option<String>, u16), String> {
     let host = decode(host, "host")?;
     let port = match port {
         "" => PORT,
-        port => port.parse().ok().filter(|port| *port != 0).ok_or_else(|| "has a port that is no number from 1 to 65535; an IPv6 address needs brackets".to_owned())?,
+        port => port
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| "has a port that is no number from 1 to 65535; an IPv6 address needs brackets".to_owned())?,
     };
     Ok(((!host.is_empty()).then_some(host), port))
 }

@@ -42,7 +42,10 @@ pub(super) async fn open(settings: &Settings, deadline: Instant) -> Result<Sessi
     let result = opening.unwrap_or_else(|_| {
         Err(Fault::lost(
             SqlErrorCode::Unavailable,
-            format!("no connection within {}: the server or the network hangs, or connect_timeout is too short", humantime::format_duration(limit)),
+            format!(
+                "no connection within {}: the server or the network hangs, or connect_timeout is too short",
+                humantime::format_duration(limit)
+            ),
         ))
     });
     // Whatever fails here has nothing to say about sessions that are open.
@@ -60,7 +63,8 @@ async fn establish(settings: &Settings, target: &Target) -> Result<Session, Faul
         ("TimeZone", "UTC"),
         ("application_name", "outhaul"),
     ];
-    frontend::startup_message(parameters, wire.out()).map_err(|error| unavailable(format!("the start-up message cannot be sent: {error}")))?;
+    frontend::startup_message(parameters, wire.out())
+        .map_err(|error| unavailable(format!("the start-up message cannot be sent: {error}")))?;
     authenticate(&mut wire, target, protected).await?;
     let process = ready(&mut wire).await?;
 
@@ -84,11 +88,14 @@ async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Fault> {
     match endpoint {
         Endpoint::Unix(path) => {
             let stream = UnixStream::connect(path).await;
-            Ok(Box::new(stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?))
+            Ok(Box::new(
+                stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?,
+            ))
         }
         Endpoint::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await;
-            let stream = stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?;
+            let stream =
+                stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?;
             tune(&stream).map_err(|error| unavailable(format!("the connection cannot be set up: {error}")))?;
             Ok(Box::new(stream))
         }
@@ -118,7 +125,9 @@ async fn secure(settings: &Settings, target: &Target, mut stream: Box<dyn Stream
         Endpoint::Tcp { .. } => return Ok((stream, false)),
         // Servers have no TLS on Unix sockets.
         Endpoint::Unix(_) if target.tls == TlsMode::Disable || target.tls == TlsMode::Prefer => return Ok((stream, false)),
-        Endpoint::Unix(_) => return Err(unavailable(format!("tls = {:?} is not possible on a Unix socket: leave tls out", target.tls.as_str()))),
+        Endpoint::Unix(_) => {
+            return Err(unavailable(format!("tls = {:?} is not possible on a Unix socket: leave tls out", target.tls.as_str())));
+        }
     };
     let broken = |error: io::Error| Fault::broken(&error);
     let mut request = BytesMut::new();
@@ -181,7 +190,10 @@ async fn authenticate(wire: &mut Wire, target: &Target, protected: bool) -> Resu
             Message::ErrorResponse(body) => return Err(Fault::of(&body)),
             Message::NoticeResponse(_) | Message::ParameterStatus(_) => {}
             _ => {
-                return Err(unavailable("the server asks for a kind of authentication that the host does not have: allow scram-sha-256 in pg_hba.conf".to_owned()));
+                return Err(unavailable(
+                    "the server asks for a kind of authentication that the host does not have: allow scram-sha-256 in pg_hba.conf"
+                        .to_owned(),
+                ));
             }
         }
     }

@@ -58,7 +58,10 @@ impl Fault {
     }
 
     pub(super) fn row_too_long(limit: usize) -> Self {
-        Self::lost(SqlErrorCode::TypeMismatch, format!("a row is over the limit of {limit} bytes: ask for less, or raise limits.returned_bytes"))
+        Self::lost(
+            SqlErrorCode::TypeMismatch,
+            format!("a row is over the limit of {limit} bytes: ask for less, or raise limits.returned_bytes"),
+        )
     }
 
     /// No answer in time, not even to the server's own time-out.
@@ -68,7 +71,9 @@ impl Fault {
             reach: Reach::Server,
             ..Self::lost(
                 SqlErrorCode::Timeout,
-                format!("no answer within {waited}: the server or the network hangs, or limits.call_timeout is too short; the connection was closed"),
+                format!(
+                    "no answer within {waited}: the server or the network hangs, or limits.call_timeout is too short; the connection was closed"
+                ),
             )
         }
     }
@@ -143,15 +148,23 @@ fn classify(state: &str, message: &str) -> (SqlErrorCode, Reach, &'static str) {
             Code::ReadOnly,
             "the server (or the role) is read-only: a standby, or a primary that was demoted; the host connects again, to whatever the address means then",
         ),
-        "53300" => (Code::Unavailable, Reach::Call, "the server has no connection left: lower max_connections of the database, or raise the server's"),
+        "53300" => (
+            Code::Unavailable,
+            Reach::Call,
+            "the server has no connection left: lower max_connections of the database, or raise the server's",
+        ),
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" => server(Code::Unavailable, "the host connects again"),
         "25P03" => server(Code::Timeout, "a transaction was held open for longer than its call may take"),
         "55P03" => (Code::Busy, Reach::Call, "another transaction held a lock for as long as this call may wait"),
         "40001" | "40P01" | "55006" => here(Code::Busy),
         // Cancelled: by the time-out that the host has set, or by an administrator.
         "57014" => (Code::Timeout, Reach::Call, "the call may not take longer: raise limits.call_timeout, or make the statement faster"),
-        "26000" | "42P05" => (Code::Unavailable, Reach::Pooler, "a pooler in transaction mode: the next call works without prepared statements"),
-        "0A000" if message.contains("cached plan") => (Code::Unavailable, Reach::Statements, "the table was altered; the next call prepares it anew"),
+        "26000" | "42P05" => {
+            (Code::Unavailable, Reach::Pooler, "a pooler in transaction mode: the next call works without prepared statements")
+        }
+        "0A000" if message.contains("cached plan") => {
+            (Code::Unavailable, Reach::Statements, "the table was altered; the next call prepares it anew")
+        }
         "0A000" if message.contains("recovery") => server(Code::ReadOnly, "the server is a standby"),
         "42P01" | "42703" | "42704" | "3F000" => here(Code::Missing),
         "42804" | "42846" | "42P18" => here(Code::TypeMismatch),

@@ -9,9 +9,8 @@ use super::fault::Fault;
 use crate::sql::SqlErrorCode;
 
 /// First words of a statement.
-const STATEMENTS: [&str; 14] = [
-    "SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "VALUES", "TABLE", "EXPLAIN", "CREATE", "ALTER", "DROP", "COMMENT", "NOTIFY",
-];
+const STATEMENTS: [&str; 14] =
+    ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "VALUES", "TABLE", "EXPLAIN", "CREATE", "ALTER", "DROP", "COMMENT", "NOTIFY"];
 
 /// What CREATE, ALTER and DROP may be about.
 const OBJECTS: [&str; 9] = ["TABLE", "INDEX", "SEQUENCE", "TYPE", "DOMAIN", "FUNCTION", "TRIGGER", "VIEW", "SCHEMA"];
@@ -40,11 +39,12 @@ const FUNCTIONS: [&str; 11] = [
 /// `denied`, with the reason; `syntax` for a text without a statement.
 pub(super) fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
-    let mut words = Words { rest: sql };
     let mut list = Vec::new();
-    while let Some(word) = words.next() {
+    for word in (Words { rest: sql }) {
         if let Some(function) = FUNCTIONS.iter().find(|function| word.eq_ignore_ascii_case(function)) {
-            return denied(format!("{function} is not allowed: its effect would stay on a session that others share, or is hidden from the host"));
+            return denied(format!(
+                "{function} is not allowed: its effect would stay on a session that others share, or is hidden from the host"
+            ));
         }
         if list.len() < 8 {
             list.push(word.to_ascii_uppercase());
@@ -57,7 +57,9 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
     if !STATEMENTS.contains(&first.as_str()) {
         return denied(format!("{first} is not allowed; allowed are {}", STATEMENTS.join(", ")));
     }
-    if list.windows(2).any(|pair| matches!(pair, [a, b] if (a == "INTO" || a == "CREATE" || a == "LOCAL" || a == "GLOBAL") && b.starts_with("TEMP")))
+    if list
+        .windows(2)
+        .any(|pair| matches!(pair, [a, b] if (a == "INTO" || a == "CREATE" || a == "LOCAL" || a == "GLOBAL") && b.starts_with("TEMP")))
     {
         return denied("temporary tables are not allowed: they would stay on a session that others share".to_owned());
     }
@@ -180,7 +182,10 @@ mod tests {
 
     #[test]
     fn texts_and_comments_are_no_words() {
-        assert_eq!(words("SELECT 'a ''set_config'' b', $1, $$x y$$, $t$ $$ z $t$, \"Na me\" -- c\n/* d /* e */ f */ g"), ["SELECT", "Na me", "g"]);
+        assert_eq!(
+            words("SELECT 'a ''set_config'' b', $1, $$x y$$, $t$ $$ z $t$, \"Na me\" -- c\n/* d /* e */ f */ g"),
+            ["SELECT", "Na me", "g"]
+        );
         assert_eq!(words(r"SELECT E'a\'b', e'c\\' d"), ["SELECT", "d"]);
         assert_eq!(words("a$b $1c $"), ["a$b"]);
         assert_eq!(words("'open"), Vec::<&str>::new());

@@ -237,7 +237,10 @@ impl Transaction {
     }
 
     fn mixed() -> SqlError {
-        SqlError::new(SqlErrorCode::Other, "a transaction is used as it was begun: asynchronously, or by plain threads with the blocking calls")
+        SqlError::new(
+            SqlErrorCode::Other,
+            "a transaction is used as it was begun: asynchronously, or by plain threads with the blocking calls",
+        )
     }
 
     pub(super) async fn execute(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {

@@ -68,7 +68,8 @@ impl Pool {
     fn idle_session(&self, access: Access) -> Option<Session> {
         loop {
             let mut session = self.idle().pop()?;
-            let stale = session.pooled != self.settings.pooled.load(Ordering::Relaxed) || (access == Access::ReadWrite && session.read_only);
+            let stale =
+                session.pooled != self.settings.pooled.load(Ordering::Relaxed) || (access == Access::ReadWrite && session.read_only);
             // A server that ended says so, or at least hangs up: no call need fail to find out.
             if !stale && session.wire.is_quiet() {
                 return Some(session);

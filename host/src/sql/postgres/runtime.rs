@@ -14,7 +14,8 @@ pub(super) struct OwnRuntime(Option<Runtime>);
 impl OwnRuntime {
     pub(super) fn new() -> Result<Self, SqlError> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| SqlError::new(SqlErrorCode::Other, format!("no runtime can be started for the database: {error}")))?;
+        let runtime =
+            runtime.map_err(|error| SqlError::new(SqlErrorCode::Other, format!("no runtime can be started for the database: {error}")))?;
         Ok(Self(Some(runtime)))
     }
 

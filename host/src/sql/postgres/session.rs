@@ -286,9 +286,9 @@ impl Session {
             let known = self.known.get(&Key::new(&statement.sql, &statement.parameters));
             known.is_some_and(|known| known.fields.is_empty())
         };
-        statements.iter().all(|statement| {
-            statement.columns.is_empty() && statement.must_change.is_none() && known_to_return_nothing(statement)
-        })
+        statements
+            .iter()
+            .all(|statement| statement.columns.is_empty() && statement.must_change.is_none() && known_to_return_nothing(statement))
     }
 
     /// Sends a statement of the host's own: prepared at its first use, without a look at what it returns.
@@ -414,12 +414,7 @@ impl Session {
     }
 
     /// Takes one answer.
-    fn answer(
-        &mut self,
-        message: Message,
-        expected: &mut VecDeque<Expected>,
-        progress: Option<&mut Progress<'_>>,
-    ) -> Result<(), Fault> {
+    fn answer(&mut self, message: Message, expected: &mut VecDeque<Expected>, progress: Option<&mut Progress<'_>>) -> Result<(), Fault> {
         match (message, expected.front_mut()) {
             // They come at any time.
             (Message::NoticeResponse(_) | Message::ParameterStatus(_) | Message::NotificationResponse(_), _) => Ok(()),
@@ -485,7 +480,8 @@ impl Session {
 
     /// Behind a pooler: what statement `index` is about to return.
     fn described(&mut self, index: usize, fields: Arc<[Field]>, progress: Option<&mut Progress<'_>>) -> Result<(), Fault> {
-        let Some((progress, statement)) = progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
+        let Some((progress, statement)) =
+            progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
         else {
             return Err(Fault::protocol("a description of no statement"));
         };
@@ -575,7 +571,9 @@ mod tests {
 
     #[test]
     fn tags_tell_what_changed() {
-        for (tag, count) in [("INSERT 0 5", 5), ("UPDATE 3", 3), ("DELETE 0", 0), ("MERGE 2", 2), ("SELECT 7", 0), ("CREATE TABLE", 0), ("", 0)] {
+        for (tag, count) in
+            [("INSERT 0 5", 5), ("UPDATE 3", 3), ("DELETE 0", 0), ("MERGE 2", 2), ("SELECT 7", 0), ("CREATE TABLE", 0), ("", 0)]
+        {
             assert_eq!(changed(tag), count, "{tag}");
         }
     }

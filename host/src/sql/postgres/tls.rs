@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::wire::Stream;
-use crate::config::model::{self, TlsMode};
+use crate::config::model::{self, ClientCertificate, TlsMode};
 use crate::sql::SqlErrorCode;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -27,7 +27,8 @@ pub(super) async fn handshake(
     // The files are read each time: certificates are renewed while the host runs. Reading the system's takes milliseconds.
     let (settings, wanted) = (settings.clone(), host.to_owned());
     let prepared = tokio::task::spawn_blocking(move || {
-        let name = ServerName::try_from(wanted).map_err(|_| unavailable("the host of the url is neither a name nor an address".to_owned()))?;
+        let name =
+            ServerName::try_from(wanted).map_err(|_| unavailable("the host of the url is neither a name nor an address".to_owned()))?;
         Ok((config(&settings, mode)?, name))
     });
     let (config, name) = prepared.await.map_err(|error| unavailable(error.to_string()))??;
@@ -65,7 +66,7 @@ fn config(settings: &model::Postgres, mode: TlsMode) -> Result<ClientConfig, Fau
         TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => Arc::new(Anybody(provider)),
     };
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-    let Some((certificate, key)) = &settings.tls_client else { return Ok(builder.with_no_client_auth()) };
+    let Some(ClientCertificate { certificate, key }) = &settings.tls_client else { return Ok(builder.with_no_client_auth()) };
     let chain = certificates("tls_cert_file", certificate)?;
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("tls_key_file", key, &error.to_string()))?;
     builder.with_client_auth_cert(chain, key).map_err(|error| unusable("tls_cert_file", certificate, &error.to_string()))

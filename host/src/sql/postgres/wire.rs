@@ -51,7 +51,7 @@ impl Wire {
         self.longest_row = bytes;
     }
 
-    /// Where messages are written to; they leave with the next [`Wire::receive`] or [`Wire::flush`].
+    /// Where messages are written to; they leave with the next [`Wire::receive`].
     pub(super) fn out(&mut self) -> &mut BytesMut {
         &mut self.output
     }
@@ -62,14 +62,6 @@ impl Wire {
     /// The connection is lost, or a message is longer than allowed.
     pub(super) async fn receive(&mut self) -> Result<Message, Fault> {
         poll_fn(|context| self.poll_receive(context)).await
-    }
-
-    /// Sends what was written.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub(super) async fn flush(&mut self) -> Result<(), Fault> {
-        poll_fn(|context| self.poll_send(context)).await.map_err(|error| Fault::broken(&error))
     }
 
     /// Whether nothing has come in since the last answer: neither an end nor a farewell. Asks the socket once, and does not wait.
