@@ -42,6 +42,26 @@ pub(crate) fn last_run(part: &str) -> (String, String) {
     RUN.with_borrow(|run| run.iter().rfind(|(sql, _)| sql.contains(part)).cloned()).expect(part)
 }
 
+/// The plan of a statement that was run, with the settings of its session.
+pub(crate) fn plan(bench: &Bench, (sql, _): &(String, String)) -> String {
+    let (mut text, mut at) = (sql.clone(), 0);
+    while sql.contains(&format!("${}", at + 1)) {
+        at += 1;
+    }
+    // From the last on: $1 is a part of $10.
+    for number in (1..=at).rev() {
+        text = text.replace(&format!("CAST(${number} AS bigint)"), "100").replace(&format!("${number}"), "NULL");
+    }
+    let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off";
+    let mut client = bench.sql.borrow_mut();
+    let messages = client.simple_query(&format!("{settings}; EXPLAIN (COSTS OFF) {text}")).expect(&text);
+    let lines = messages.iter().filter_map(|message| match message {
+        postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 struct Session {
     client: Client,
     prepared: HashMap<String, postgres::Statement>,

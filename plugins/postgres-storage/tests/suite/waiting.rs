@@ -161,8 +161,9 @@ fn what_is_found_behind_much_that_waits_is_in_order() {
     let mut claimed: Vec<i64> = Vec::new();
     let mut empty = 0;
     while empty < 3 {
-        let batch: Vec<i64> = ids(&claim(&mut outbox, "w", 64).batch).iter().map(|id| id.parse().unwrap()).collect();
-        empty = if batch.is_empty() { empty + 1 } else { 0 };
+        let found = claim(&mut outbox, "w", 64);
+        let batch: Vec<i64> = ids(&found.batch).iter().map(|id| id.parse().unwrap()).collect();
+        empty = if batch.is_empty() { empty + u32::from(!found.unfinished) } else { 0 };
         for (at, id) in batch.iter().enumerate() {
             let (key, due) = rows[id];
             assert!(due, "{id} is not due");
