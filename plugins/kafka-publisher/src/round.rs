@@ -13,7 +13,6 @@ use crate::transport::Connector;
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use outhaul_sdk::{Batch, Failure, FailureCode, Outcome};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// `UNKNOWN_TOPIC_OR_PARTITION`.
@@ -97,7 +96,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             if self.ledger.open() < open {
                 pause = PAUSES.0;
             } else {
-                thread::sleep(pause.min(self.times.end.saturating_duration_since(Instant::now())));
+                self.surroundings.pause(pause.min(self.times.end.saturating_duration_since(Instant::now())));
                 pause = (pause * 2).min(PAUSES.1);
             }
         }
