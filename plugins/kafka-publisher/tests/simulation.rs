@@ -345,7 +345,10 @@ fn run(seed: u64, faults: u64, in_flight: usize) {
                     delivered.insert(id);
                 }
                 Outcome::Reject(failure) => {
-                    assert!(failed.insert(key) && id.ends_with("poison") && failure.code == FailureCode::InvalidMessage, "{id}: {failure:?}");
+                    assert!(
+                        failed.insert(key) && id.ends_with("poison") && failure.code == FailureCode::InvalidMessage,
+                        "{id}: {failure:?}"
+                    );
                     assert_eq!(queues[key].pop_front(), Some(id.clone()));
                     dead.insert(id);
                 }
