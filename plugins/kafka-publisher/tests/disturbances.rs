@@ -1,5 +1,13 @@
 //! Three real brokers, one of them killed, stopped and started again while messages are published.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "tests stop at the first surprise"
+)]
+
 mod common;
 
 use anyhow::Result;
