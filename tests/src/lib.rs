@@ -5,6 +5,7 @@
 //! - [`host`]: `outhaul run`, ready to be killed, stopped and asked for its metrics
 //! - [`rig`]: a folder with a database and a configuration, and the command line on it
 //! - [`receiver`]: an HTTP server with a scripted mind and a perfect memory
+//! - [`https`]: the same behind TLS
 //! - [`outbox`]: the producer's side, and what the table says
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs
@@ -14,6 +15,7 @@
 
 pub mod chaos;
 pub mod host;
+pub mod https;
 pub mod ledger;
 pub mod outbox;
 pub mod places;
