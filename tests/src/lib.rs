@@ -6,19 +6,25 @@
 //! - [`rig`]: a folder with a database and a configuration, and the command line on it
 //! - [`receiver`]: an HTTP server with a scripted mind and a perfect memory
 //! - [`https`]: the same behind TLS
-//! - [`outbox`]: the producer's side, and what the table says
+//! - [`kafka`]: what is in a topic, read by librdkafka and by Kafka's own consumer
+//! - [`outbox`]: the producer's side in SQLite, and what the table says
+//! - [`postgres`]: the same in PostgreSQL
 //! - [`ledger`]: holds what was written against what was received
-//! - [`chaos`]: the long runs
+//! - [`chaos`]: the long runs on one database file
+//! - [`cluster`]: the long run from PostgreSQL to three brokers, with hosts and brokers killed in turn
 //!
 //! Receivers and processes tell when something has happened, so tests wait for that and not for time to pass. Only what gives no
 //! signal, a table or a metric, is asked again and again ([`process::poll`]).
 
 pub mod chaos;
+pub mod cluster;
 pub mod host;
 pub mod https;
+pub mod kafka;
 pub mod ledger;
 pub mod outbox;
 pub mod places;
+pub mod postgres;
 pub mod process;
 pub mod receiver;
 pub mod rig;

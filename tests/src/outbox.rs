@@ -133,11 +133,7 @@ impl Outbox {
     /// # Errors
     /// If that does not happen in time: with the rows as they are.
     pub fn wait_for_rows(&self, what: &str, enough: impl Fn(&[Row]) -> bool) -> Result<Vec<Row>> {
-        poll(what, || Ok(enough(&self.rows()?))).with_context(|| {
-            let rows = self.rows().unwrap_or_default();
-            let lines: Vec<String> = rows.iter().take(20).map(|row| format!("{row:?}")).collect();
-            format!("{} rows, the first are:\n{}", rows.len(), lines.join("\n"))
-        })?;
+        poll(what, || Ok(enough(&self.rows()?))).with_context(|| describe(&self.rows().unwrap_or_default()))?;
         self.rows()
     }
 
@@ -182,6 +178,12 @@ impl Outbox {
         let rows = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
         rows.map(|row| row.map_err(Into::into).and_then(|(worker, payload)| Ok((worker, Event::from_payload(&payload)?)))).collect()
     }
+}
+
+/// Rows for the message of a test that has waited in vain.
+pub(crate) fn describe(rows: &[Row]) -> String {
+    let lines: Vec<String> = rows.iter().take(20).map(|row| format!("{row:?}")).collect();
+    format!("{} rows, the first are:\n{}", rows.len(), lines.join("\n"))
 }
 
 /// Adds one message; returns its id. For transactions of several.

@@ -5,6 +5,7 @@ use crate::outbox::Outbox;
 use crate::places;
 use crate::process::{self, Process};
 use anyhow::{Context, Result, bail};
+use outhaul_services::{Kafka, Listener};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +22,33 @@ impl Config {
     /// # Errors
     /// If the components are not built.
     pub fn to(receiver: SocketAddr) -> Result<Self> {
+        let publisher = format!(
+            r#"
+            plugin = "http-publisher"
+            allow_hosts = ["{receiver}"]
+            config = {{ url = "http://{receiver}/{{topic}}" }}
+            "#
+        );
+        Self::with_publisher("webhooks", &publisher)
+    }
+
+    /// The same to Kafka, every topic to the topic of its name.
+    ///
+    /// # Errors
+    /// If the components are not built.
+    pub fn to_kafka(kafka: &Kafka) -> Result<Self> {
+        let brokers = kafka.addresses(Listener::Plaintext);
+        let publisher = format!(
+            r#"
+            plugin = "kafka-publisher"
+            allow_hosts = {brokers:?}
+            config = {{ brokers = {brokers:?} }}
+            "#
+        );
+        Self::with_publisher("events", &publisher)
+    }
+
+    fn with_publisher(name: &str, publisher: &str) -> Result<Self> {
         let text = format!(
             r#"
             [log]
@@ -33,18 +61,22 @@ impl Config {
             plugin = "sqlite-storage"
             database = "main"
             config = {{ table = "outbox" }}
-            [publishers.webhooks]
-            plugin = "http-publisher"
-            allow_hosts = ["{receiver}"]
-            config = {{ url = "http://{receiver}/{{topic}}" }}
+            [publishers.{name}]
+            {publisher}
             [[relays]]
             name = "orders"
             storage = "outbox"
-            routes = [ {{ topic = "*", publisher = "webhooks" }} ]
+            routes = [ {{ topic = "*", publisher = "{name}" }} ]
             backoff = {{ base = "50ms", factor = 2.0, max = "1s", jitter = 0.25 }}
             "#
         );
         Self::parse(&text)
+    }
+
+    /// From the table `outbox` of a PostgreSQL database instead, by its URL.
+    #[must_use]
+    pub fn on_postgres(self, url: &str) -> Self {
+        self.set("databases.main.url", url).set("storages.outbox.plugin", "postgres-storage")
     }
 
     /// Reads a configuration and puts in the folders of the built components.
@@ -116,6 +148,12 @@ impl Config {
     pub fn set_all(self, path: &str, text: &str) -> Self {
         let values: toml::Table = text.parse().unwrap_or_else(|error| panic!("not TOML: {error}"));
         values.into_iter().fold(self, |config, (name, value)| config.set(&format!("{path}.{name}"), value))
+    }
+
+    /// Whether the database is a file of SQLite.
+    fn is_on_a_file(&self) -> bool {
+        let url = |database: &toml::Value| database.get("url").and_then(toml::Value::as_str).is_some_and(|url| url.starts_with("sqlite:"));
+        self.0.get("databases").and_then(toml::Value::as_table).is_some_and(|databases| databases.values().any(url))
     }
 
     /// The file's text.
@@ -191,7 +229,7 @@ impl Rig {
         Self { folder: None, path: folder.to_owned() }
     }
 
-    /// A folder with this configuration and the table that `outhaul schema --apply` creates.
+    /// A folder with this configuration and, in its database, the table that `outhaul schema --apply` creates.
     ///
     /// # Errors
     /// If any of it fails.
@@ -219,14 +257,16 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Writes the configuration, and creates the database and its table.
+    /// Writes the configuration, and creates the database, if it is a file, and its table.
     ///
     /// # Errors
     /// If any of it fails.
     pub fn prepare(&self, config: &Config) -> Result<()> {
         self.configure(config)?;
-        // The database must exist: outhaul does not create files that it was not asked for.
-        Outbox::create_database(&self.database())?;
+        if config.is_on_a_file() {
+            // The database must exist: outhaul does not create files that it was not asked for.
+            Outbox::create_database(&self.database())?;
+        }
         self.run(&["schema", "--storage", "outbox", "--apply"])?.success()?;
         Ok(())
     }

@@ -107,17 +107,35 @@ enum Chaos {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// PostgreSQL to three brokers of Kafka, several hosts on one table; hosts and brokers are killed in turn.
+    Cluster {
+        /// How many events.
+        #[arg(long, default_value_t = 1_000_000)]
+        events: u64,
+        /// Over how many keys.
+        #[arg(long, default_value_t = 10_000)]
+        keys: u64,
+        /// How many hosts share the table.
+        #[arg(long, default_value_t = 4)]
+        hosts: usize,
+        /// Make the same choices as another run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 impl Chaos {
     /// The arguments of the `chaos` program.
     fn arguments(&self) -> Vec<OsString> {
-        let (name, amount, seed) = match self {
-            Self::Kill { kills, seed } => ("kill", format!("--kills={kills}"), seed),
-            Self::TwoHosts { seconds, seed } => ("two-hosts", format!("--seconds={seconds}"), seed),
+        let (name, amounts, seed) = match self {
+            Self::Kill { kills, seed } => ("kill", vec![format!("--kills={kills}")], seed),
+            Self::TwoHosts { seconds, seed } => ("two-hosts", vec![format!("--seconds={seconds}")], seed),
+            Self::Cluster { events, keys, hosts, seed } => {
+                ("cluster", vec![format!("--events={events}"), format!("--keys={keys}"), format!("--hosts={hosts}")], seed)
+            }
         };
         let seed = seed.map(|seed| format!("--seed={seed}"));
-        [Some(name.to_owned()), Some(amount), seed].into_iter().flatten().map(OsString::from).collect()
+        [name.to_owned()].into_iter().chain(amounts).chain(seed).map(OsString::from).collect()
     }
 }
 

@@ -36,7 +36,8 @@ fn main() -> Result<()> {
         Command::Hold => suite::hold(&ground, std::io::stdin(), std::io::stdout())?,
         Command::Down => suite::down(&ground)?,
         Command::Status => match suite::status(&ground)? {
-            Some(state) => print!("{}", suite::report(&state)),
+            Some(state) if ground.is_alive()? => print!("{}", suite::report(&state)),
+            Some(_) => println!("some of it has died: `up` starts everything anew, `down` removes what is left"),
             None => println!("nothing is up"),
         },
     }

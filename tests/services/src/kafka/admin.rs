@@ -54,3 +54,13 @@ pub(super) fn create_topic(bootstrap: &str, name: &str, partitions: i32, replica
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+pub(super) fn is_in_sync(bootstrap: &str, topic: &str) -> Result<bool> {
+    let consumer: BaseConsumer = client(bootstrap).create()?;
+    let metadata = consumer.fetch_metadata(Some(topic), QUESTION)?;
+    let partitions = metadata.topics().first().map(|topic| topic.partitions()).unwrap_or_default();
+    if partitions.is_empty() {
+        bail!("there is no topic {topic}");
+    }
+    Ok(partitions.iter().all(|partition| partition.leader() >= 0 && partition.isr().len() == partition.replicas().len()))
+}

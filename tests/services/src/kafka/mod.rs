@@ -109,6 +109,14 @@ impl Kafka {
         admin::create_topic(&self.bootstrap(), name, partitions, replicas, settings).with_context(|| format!("topic {name}"))
     }
 
+    /// Whether every partition of a topic has a leader and all of its replicas are in sync: then a broker may be killed.
+    ///
+    /// # Errors
+    /// If no broker answers, or there is no such topic.
+    pub fn is_in_sync(&self, topic: &str) -> Result<bool> {
+        admin::is_in_sync(&self.bootstrap(), topic)
+    }
+
     /// Forbids a user, `User:alice` for instance, to write to topics that begin with a prefix.
     ///
     /// # Errors
