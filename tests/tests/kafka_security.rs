@@ -4,17 +4,10 @@
 use anyhow::{Context, Result};
 use outhaul_services::kafka::{PASSWORD, USER};
 use outhaul_services::{Kafka, Listener};
+use outhaul_tests::kafka::Reader;
 use outhaul_tests::outbox::DELIVERED;
 use outhaul_tests::rig::{Config, Rig};
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::Message;
-use rdkafka::{Offset, TopicPartitionList};
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// How long a consumer waits for what was acknowledged already.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn text(path: PathBuf) -> Result<String> {
     path.into_os_string().into_string().ok().context("the path is no text")
@@ -102,16 +95,8 @@ fn refused_with(rig: &Rig, topic: &str, payload: &[u8], said: &[&str]) -> Result
 
 /// Payloads of a topic's only partition, read by librdkafka without password and TLS.
 fn read_back(kafka: &Kafka, topic: &str, count: usize) -> Result<Vec<Vec<u8>>> {
-    let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).set("group.id", "security").create()?;
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, 0, Offset::Beginning)?;
-    consumer.assign(&list)?;
-    let mut payloads = Vec::new();
-    while payloads.len() < count {
-        let message = consumer.poll(PATIENCE).with_context(|| format!("only {} of {count} came", payloads.len()))??;
-        payloads.push(message.payload().unwrap_or_default().to_vec());
-    }
-    Ok(payloads)
+    let records = Reader::new(&kafka.bootstrap())?.wait_for(topic, count)?;
+    Ok(records.into_iter().map(|record| record.payload.unwrap_or_default()).collect())
 }
 
 #[test]

@@ -53,8 +53,7 @@ impl Forward {
     /// # Errors
     /// The key below `forward_headers`, and what is wrong with it.
     pub fn new(config: &ForwardConfig, reserved: HashSet<HeaderName>, reserve_cloudevents: bool) -> Result<Self, String> {
-        let patterns =
-            |key: &str, texts: &[String]| Pattern::parse_all(texts).map_err(|error| format!("`forward_headers.{key}`: {error}"));
+        let patterns = |key: &str, texts: &[String]| Pattern::parse_all(texts).map_err(|error| format!("`forward_headers.{key}`: {error}"));
         if !config.prefix.is_empty() {
             header::name(&config.prefix).map_err(|error| format!("`forward_headers.prefix`: {error}"))?;
         }

@@ -277,7 +277,8 @@ impl<T: Transport> Connection<T> {
         if response.error_code != 0 {
             return Err(ConnectionError::Refused(NAME, errors::reason(response.error_code)));
         }
-        self.versions = response.api_keys.iter().map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version })).collect();
+        self.versions =
+            response.api_keys.iter().map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version })).collect();
         Ok(())
     }
 

@@ -180,7 +180,8 @@ pub fn reason(number: i16) -> Reason {
         return Reason { number, remedy: entry.remedy, fate: entry.fate, code, name: entry.name.into(), text: entry.text.into() };
     }
     let name = ResponseError::try_from_code(number).map_or_else(|| "no error".into(), |error| error.to_string());
-    let (code, text) = (FailureCode::Other(format!("kafka-{number}")), "the broker answered with an error that producers do not meet".into());
+    let (code, text) =
+        (FailureCode::Other(format!("kafka-{number}")), "the broker answered with an error that producers do not meet".into());
     Reason { number, remedy: Later, fate: Unknown, code, name, text }
 }
 

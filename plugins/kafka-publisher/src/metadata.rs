@@ -61,7 +61,9 @@ impl Metadata {
         self.brokers = response
             .brokers
             .into_iter()
-            .filter_map(|broker| Some((broker.node_id.0, Address { host: broker.host.to_string(), port: u16::try_from(broker.port).ok()? })))
+            .filter_map(|broker| {
+                Some((broker.node_id.0, Address { host: broker.host.to_string(), port: u16::try_from(broker.port).ok()? }))
+            })
             .collect();
         if self.topics.len() + response.topics.len() > MAX_TOPICS {
             self.topics.clear();
@@ -89,15 +91,15 @@ mod tests {
     use kafka_protocol::protocol::StrBytes;
 
     fn response(topic: &'static str, leaders: &[i32]) -> MetadataResponse {
-        let broker = |id| MetadataResponseBroker::default().with_node_id(BrokerId(id)).with_host(StrBytes::from_static_str("h")).with_port(9092);
+        let broker =
+            |id| MetadataResponseBroker::default().with_node_id(BrokerId(id)).with_host(StrBytes::from_static_str("h")).with_port(9092);
         let partition = |(index, leader): (i32, &i32)| {
             MetadataResponsePartition::default().with_partition_index(index).with_leader_id(BrokerId(*leader))
         };
         let mut partitions: Vec<_> = (0..).zip(leaders).map(partition).collect();
         partitions.reverse();
-        let topic = MetadataResponseTopic::default()
-            .with_name(Some(TopicName(StrBytes::from_static_str(topic))))
-            .with_partitions(partitions);
+        let topic =
+            MetadataResponseTopic::default().with_name(Some(TopicName(StrBytes::from_static_str(topic)))).with_partitions(partitions);
         MetadataResponse::default().with_brokers(vec![broker(1), broker(2)]).with_topics(vec![topic])
     }
 

@@ -222,9 +222,7 @@ impl<'a> Packer<'_, 'a> {
                 continue;
             }
             let max_bytes = self.targets.get(target).map_or(HEADER_BYTES, |target| target.max_batch_bytes);
-            let full = open
-                .get(&(target, partition))
-                .is_some_and(|batch| batch.builder.size_with(&record) > max_bytes);
+            let full = open.get(&(target, partition)).is_some_and(|batch| batch.builder.size_with(&record) > max_bytes);
             let joins = match (state, open.get(&(target, partition))) {
                 (KeyState::In(number), Some(batch)) => batch.number == number && !full,
                 (KeyState::In(_), None) => false,
@@ -322,11 +320,6 @@ impl<'a> Packer<'_, 'a> {
             headers.push(Header { prefix: "", name, value: message.id().as_bytes() });
         }
         let created = message.created_at().and_then(|millis| i64::try_from(millis).ok());
-        Record {
-            timestamp: created.unwrap_or(self.wall_ms),
-            key: message.key().map(str::as_bytes),
-            value: message.payload(),
-            headers,
-        }
+        Record { timestamp: created.unwrap_or(self.wall_ms), key: message.key().map(str::as_bytes), value: message.payload(), headers }
     }
 }

@@ -135,7 +135,8 @@ impl<C: Connector> Producer<C> {
         let times = Times::new(Instant::now(), deadline, self.settings.request_timeout);
         if batch.destinations.is_some() {
             // Sending a fan-out delivery to the configured brokers would be sending it to the wrong place.
-            let failure = Failure::invalid_configuration("this publisher sends to its own `brokers` only, not to the destinations of a fan-out");
+            let failure =
+                Failure::invalid_configuration("this publisher sends to its own `brokers` only, not to the destinations of a fan-out");
             return batch.messages().map(|_| Outcome::Retry(failure.clone())).collect();
         }
         let credentials = match self.settings.credentials(|name| surroundings.secret(name)) {

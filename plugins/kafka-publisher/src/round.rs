@@ -66,7 +66,20 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     ) -> Self {
         let mut ledger = Ledger::new(batch);
         let targets = Targets::new(settings, batch, turn, |index, outcome| settle(&mut ledger, surroundings, index, outcome));
-        Self { settings, cluster, sequences, client, batch, times, surroundings, targets, ledger, batches: Vec::new(), trouble: None, hopeless: false }
+        Self {
+            settings,
+            cluster,
+            sequences,
+            client,
+            batch,
+            times,
+            surroundings,
+            targets,
+            ledger,
+            batches: Vec::new(),
+            trouble: None,
+            hopeless: false,
+        }
     }
 
     /// Works the call off.
@@ -97,7 +110,8 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         let out_of_patience = now >= self.times.patience || self.hopeless;
         if out_of_patience {
             for number in 0..self.batches.len() {
-                let failure = self.batches.get(number).filter(|batch| batch.fate == Fate::Unwritten).and_then(|batch| batch.failure.clone());
+                let failure =
+                    self.batches.get(number).filter(|batch| batch.fate == Fate::Unwritten).and_then(|batch| batch.failure.clone());
                 if let Some(failure) = failure {
                     self.give_up(number, |_| Outcome::Retry(failure.clone()));
                 }

@@ -43,7 +43,8 @@ pub fn encode<R: Request>(request: &R, version: i16, correlation_id: i32, client
         .with_correlation_id(correlation_id)
         .with_client_id(Some(client_id.clone()));
     let header_version = R::header_version(version);
-    let size = header.compute_size(header_version).map_err(|error| WireError::Request(error.to_string()))? + request.compute_size(version).map_err(|error| WireError::Request(error.to_string()))?;
+    let size = header.compute_size(header_version).map_err(|error| WireError::Request(error.to_string()))?
+        + request.compute_size(version).map_err(|error| WireError::Request(error.to_string()))?;
     let mut frame = BytesMut::with_capacity(size + 4);
     frame.put_i32(i32::try_from(size).map_err(|_| WireError::Request("it is over 2 GiB".into()))?);
     header.encode(&mut frame, header_version).map_err(|error| WireError::Request(error.to_string()))?;
@@ -70,7 +71,8 @@ pub fn take_frame(received: &mut BytesMut) -> Result<Option<Bytes>, WireError> {
 /// # Errors
 /// Not the answer to this request, or not readable.
 pub fn decode<R: Request>(mut frame: Bytes, version: i16, correlation_id: i32) -> Result<R::Response, WireError> {
-    let header = ResponseHeader::decode(&mut frame, R::Response::header_version(version)).map_err(|error| WireError::Response(error.to_string()))?;
+    let header =
+        ResponseHeader::decode(&mut frame, R::Response::header_version(version)).map_err(|error| WireError::Response(error.to_string()))?;
     if header.correlation_id != correlation_id {
         return Err(WireError::Correlation { expected: correlation_id, found: header.correlation_id });
     }
