@@ -62,7 +62,7 @@ impl Contestant for Librdkafka {
         let began = Instant::now();
         for id in &self.ids {
             let headers = OwnedHeaders::new_with_capacity(1).insert(Header { key: ID_HEADER, value: Some(id) });
-            let record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.topic).payload(&self.payload).headers(headers);
+            let record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.topic).payload(self.payload.as_slice()).headers(headers);
             self.producer.send(record).map_err(|(error, _)| error)?;
         }
         self.producer.flush(PATIENCE)?;
