@@ -39,7 +39,7 @@ impl Component {
         let options = PluginHostOptions {
             cache: config.plugins.cache.clone(),
             metrics: Metrics::new(),
-            databases: Databases::new(&config.databases),
+            databases: Databases::new(&config.databases, &BTreeMap::new()),
             secrets: BTreeMap::new(),
         };
         let publisher = config.publishers.get("kafka").context("the publisher is configured")?;
