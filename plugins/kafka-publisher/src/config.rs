@@ -39,6 +39,8 @@ struct Config {
     #[serde(default)]
     forward_headers: ForwardConfig,
     sasl: Option<SaslConfig>,
+    #[serde(default)]
+    tls: bool,
 }
 
 mod defaults {
@@ -121,6 +123,8 @@ pub struct Settings {
     pub forward: Forward,
     /// How to log in; none: not at all.
     pub sasl: Option<Sasl>,
+    /// Whether the brokers' listeners expect TLS.
+    pub tls: bool,
 }
 
 impl Settings {
@@ -186,6 +190,7 @@ fn resolve(config: Config) -> Result<Settings, String> {
         id_header,
         forward: Forward::new(config.forward_headers, reserved)?,
         sasl: config.sasl.map(sasl).transpose()?,
+        tls: config.tls,
     })
 }
 
@@ -227,7 +232,7 @@ mod tests {
         let settings = with("").unwrap();
         assert_eq!((settings.compression, settings.in_flight, settings.max_request_bytes), (Compression::None, 5, 1_048_576));
         assert_eq!((settings.id_header.as_deref(), settings.partition_header, settings.request_timeout), (Some("outhaul-id"), None, None));
-        assert!(settings.topic.is_topic() && settings.sasl.is_none());
+        assert!(settings.topic.is_topic() && settings.sasl.is_none() && !settings.tls);
     }
 
     #[test]
@@ -235,11 +240,11 @@ mod tests {
         let settings = with(
             r#","topic":"prefix.{topic}","client_id":"x","compression":"gzip","compression_level":9,"max_request_bytes":"2MiB","in_flight":1,
                "request_timeout":"500ms","partition_header":"p","id_header":"",
-               "sasl":{"mechanism":"SCRAM-SHA-512","username":"alice","password":{"secret":"kafka"}}"#,
+               "tls":true,"sasl":{"mechanism":"SCRAM-SHA-512","username":"alice","password":{"secret":"kafka"}}"#,
         )
         .unwrap();
         assert_eq!((settings.compression, settings.max_request_bytes), (Compression::Gzip(9), 2 << 20));
-        assert_eq!((settings.request_timeout, settings.id_header), (Some(Duration::from_millis(500)), None));
+        assert_eq!((settings.request_timeout, settings.id_header, settings.tls), (Some(Duration::from_millis(500)), None, true));
         let sasl = Sasl { mechanism: Mechanism::ScramSha512, username: "alice".into(), password_secret: "kafka".into() };
         assert_eq!(settings.sasl, Some(sasl));
     }
