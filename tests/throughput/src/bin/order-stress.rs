@@ -148,7 +148,7 @@ fn run(server: &Postgres, options: &Options, workers: u64, keys: usize, chain: b
     let mut client = database.connect()?;
     open(&database.url(), true)?.create_schema().map_err(told)?;
     let rows = client.query(
-        "INSERT INTO outbox (topic, key, payload) SELECT 't', 'k' || (random() * ($2 - 1))::int, convert_to(repeat('a', 256), 'UTF8') \
+        "INSERT INTO outbox (topic, key, payload) SELECT 't', 'k' || floor(random() * $2::float8), convert_to(repeat('a', 256), 'UTF8') \
          FROM generate_series(1, $1) RETURNING id, key",
         &[&i32::try_from(options.rows)?, &f64::from(u32::try_from(keys)?)],
     )?;
