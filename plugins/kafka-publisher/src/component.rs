@@ -46,6 +46,10 @@ impl Surroundings for Host {
             progress::report(index, outcome);
         }
     }
+
+    fn pause(&self, pause: Duration) {
+        std::thread::sleep(pause);
+    }
 }
 
 outhaul_sdk::export_publisher!(KafkaPublisher);

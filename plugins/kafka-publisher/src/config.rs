@@ -287,6 +287,29 @@ mod tests {
         assert_eq!(settings.credentials(|_| Some("p".into())).unwrap().unwrap().plain(), b"\0a\0p");
     }
 
+    /// Every example of the README is a configuration that opens, and its table has every key.
+    #[test]
+    fn the_readme_is_right() {
+        let readme = include_str!("../README.md");
+        let mut examples = 0;
+        for block in readme.split("```toml\n").skip(1) {
+            let file: toml::Table = block.split("```").next().unwrap().parse().unwrap();
+            let mut config = file["publishers"]["events"]["config"].clone();
+            config.as_table_mut().unwrap().entry("brokers").or_insert(vec!["kafka:9092"].into());
+            let settings = Settings::parse(&serde_json::to_string(&config).unwrap());
+            assert!(settings.is_ok(), "{config}: {settings:?}");
+            examples += 1;
+        }
+        assert_eq!(examples, 2);
+        let unknown = with(r#","nonsense":1"#).unwrap_err().detail;
+        let (_, keys) = unknown.split_once("expected one of").unwrap();
+        let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() > 10);
+        for key in keys {
+            assert!(readme.contains(&format!("\n| `{key}` |")), "`{key}` is not in the table");
+        }
+    }
+
     #[test]
     fn the_manifest_is_of_this_crate() {
         let manifest: toml::Table = include_str!("../manifest.toml").parse().unwrap();

@@ -162,7 +162,7 @@ pub struct Packer<'p, 'a> {
 
 impl<'a> Packer<'_, 'a> {
     /// Forms batches of the messages in `pending`, in their order. `unacknowledged` are the messages of batches that exist
-    /// already. Messages that can never be sent are passed to `settle`.
+    /// already. Messages that can never be sent are settled.
     ///
     /// # Errors
     /// A batch cannot be encoded; nothing is formed then.
@@ -171,7 +171,6 @@ impl<'a> Packer<'_, 'a> {
         pending: &[usize],
         unacknowledged: impl Iterator<Item = usize>,
         ledger: &mut Ledger,
-        mut settle: impl FnMut(&mut Ledger, usize, Outcome),
     ) -> std::io::Result<Vec<RecordBatch>> {
         let mut keys = vec![KeyState::Free; ledger.keys()];
         for index in unacknowledged {
@@ -185,7 +184,7 @@ impl<'a> Packer<'_, 'a> {
         let mut count = 0;
         for index in pending.iter().copied() {
             if ledger.is_behind_a_failure(index) {
-                settle(ledger, index, Outcome::Held);
+                ledger.settle(index, Outcome::Held);
                 continue;
             }
             let Some(target) = self.targets.of_message(index) else { continue };
@@ -207,7 +206,7 @@ impl<'a> Packer<'_, 'a> {
                     continue;
                 }
                 Err(problem) => {
-                    settle(ledger, index, Outcome::Reject(Failure::invalid_message(problem.to_string())));
+                    ledger.settle(index, Outcome::Reject(Failure::invalid_message(problem.to_string())));
                     continue;
                 }
             };
@@ -218,7 +217,7 @@ impl<'a> Packer<'_, 'a> {
                     "the message is {alone} bytes as a record batch of its own; `max_request_bytes` is {}",
                     self.settings.max_request_bytes
                 );
-                settle(ledger, index, Outcome::Reject(Failure::of(FailureCode::TooLarge, detail)));
+                ledger.settle(index, Outcome::Reject(Failure::of(FailureCode::TooLarge, detail)));
                 continue;
             }
             let max_bytes = self.targets.get(target).map_or(HEADER_BYTES, |target| target.max_batch_bytes);
@@ -278,7 +277,7 @@ impl<'a> Packer<'_, 'a> {
     /// The partition of a message; none: it cannot be sent at present, and its topic says why.
     fn partition(&mut self, message: Message<'_>, target: usize) -> Result<Option<u32>, PartitionError> {
         let Some(target) = self.targets.get_mut(target) else { return Ok(None) };
-        let Some(known) = self.metadata.topic(&target.name, self.now).filter(|known| known.error == 0) else { return Ok(None) };
+        let Some(known) = self.metadata.topic(&target.name, self.now) else { return Ok(None) };
         let leaders = &known.leaders;
         let count = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
         let named = self.settings.partition_header.as_deref().and_then(|header| {

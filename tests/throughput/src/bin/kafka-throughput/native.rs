@@ -24,6 +24,9 @@ impl Surroundings for Process {
     }
 
     fn report(&self, _index: usize, _outcome: &Outcome) {}
+    fn pause(&self, pause: Duration) {
+        std::thread::sleep(pause);
+    }
 }
 
 pub(crate) struct Native {
