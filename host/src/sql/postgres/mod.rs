@@ -15,11 +15,13 @@
 //! * `guard`: what a guest's statement may be.
 //! * `fault`: SQLSTATEs in our words.
 //! * `pool`: who uses which session.
+//! * `listen`: notifications.
 //! * `runtime`: for plain threads.
 
 mod connect;
 mod fault;
 mod guard;
+mod listen;
 mod pool;
 mod runtime;
 mod session;
@@ -31,7 +33,7 @@ mod values;
 mod wire;
 
 use super::place::place;
-use super::{Access, Bounds, Rows, SqlError, SqlErrorCode, Statement};
+use super::{Access, Bounds, Heard, Rows, SqlError, SqlErrorCode, Statement};
 use crate::config::model;
 use crate::secrets::Secrets;
 use fault::Fault;
@@ -106,6 +108,11 @@ impl Database {
         let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
         lease.map_err(|fault| self.error(fault))?.hand_back();
         Ok(Connection { database: self.clone(), access })
+    }
+
+    pub(super) fn listen(&self, channel: &str) -> Result<Listener, SqlError> {
+        let listener = listen::Listener::new(Arc::clone(&self.0.settings), Arc::clone(&self.0.pool), channel);
+        Ok(Listener { listener: listener.map_err(|fault| self.error(fault))?, database: self.clone() })
     }
 
     /// Says who creates databases.
@@ -214,6 +221,19 @@ impl Connection {
         let blocking = self.database.blocking()?;
         let (lease, rows) = blocking.runtime.block_on(self.database.run(&blocking.pool, work))?;
         Ok((Transaction { database: self.database.clone(), lease, blocking: Some(blocking) }, rows))
+    }
+}
+
+/// See [`super::Listener`].
+#[derive(Debug)]
+pub(super) struct Listener {
+    listener: listen::Listener,
+    database: Database,
+}
+
+impl Listener {
+    pub(super) async fn heard(&mut self) -> Result<Heard, SqlError> {
+        self.listener.heard().await.map_err(|fault| self.database.error(fault))
     }
 }
 

@@ -1,5 +1,9 @@
 //! The whole capability against real servers of two major versions, and a real pooler.
 
+mod faults;
+mod guests;
+mod pooler;
+mod tls;
 mod transactions;
 mod values;
 
