@@ -44,7 +44,7 @@ use settings::Settings;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long opening a database may wait: for a session, or for one that is lent to come back.
+/// How long opening a database may wait, if `connect_timeout` is not longer.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long an answer may be late. The server ends statements at the deadline itself; who says nothing then is gone, or frozen.
@@ -103,10 +103,12 @@ impl Database {
         blocking.runtime.block_on(self.open_in(&blocking.pool, access))
     }
 
-    /// Makes sure that there is a session.
+    /// Makes sure that sessions can be had.
     async fn open_in(&self, pool: &Arc<Pool>, access: Access) -> Result<Connection, SqlError> {
-        let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
-        lease.map_err(|fault| self.error(fault))?.hand_back();
+        if !pool.is_reached() {
+            let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
+            lease.map_err(|fault| self.error(fault))?.hand_back();
+        }
         Ok(Connection { database: self.clone(), access })
     }
 

@@ -482,7 +482,8 @@ impl Session {
         expected: &mut VecDeque<Expected>,
         progress: Option<&mut Progress<'_>>,
     ) -> Result<(), Fault> {
-        let Some((progress, statement)) = progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
+        let Some((progress, statement)) =
+            progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
         else {
             return Err(Fault::protocol("a description of no statement"));
         };
