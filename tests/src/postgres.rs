@@ -5,8 +5,19 @@ use crate::outbox::{Row, describe};
 use crate::process::poll;
 use ::postgres::{Client, GenericClient};
 use anyhow::{Context, Result};
-use outhaul_services::Database;
+use outhaul_services::{Database, Major, Postgres};
 use std::collections::BTreeSet;
+
+/// Runs a test on each major version that can be had.
+///
+/// # Errors
+/// If it fails: on which.
+pub fn on_each_major(test: impl Fn(&Postgres) -> Result<()>) -> Result<()> {
+    for server in Major::ALL.into_iter().filter_map(outhaul_services::postgres) {
+        test(&server).with_context(|| format!("on PostgreSQL {}", server.major))?;
+    }
+    Ok(())
+}
 
 /// A connection to a database with the table `outbox`, as `outhaul schema` makes it.
 pub struct Outbox {
