@@ -12,6 +12,7 @@ mod json;
 pub mod model;
 mod outages;
 mod places;
+mod postgres_url;
 mod problem;
 mod relays;
 mod resolve;
@@ -21,6 +22,7 @@ mod units;
 pub use model::Config;
 pub use outages::{Warning, warnings};
 pub use places::{Place, Places};
+pub(crate) use postgres_url::parse as parse_postgres_url;
 pub use problem::{Problem, Problems};
 
 use std::io;

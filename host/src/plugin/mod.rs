@@ -21,7 +21,6 @@ mod log;
 mod manifest;
 mod net;
 mod publisher;
-mod secrets;
 mod sql_host;
 mod state;
 mod storage;
@@ -35,6 +34,7 @@ pub use storage::StoragePlugin;
 use crate::config::model::{Adapter as AdapterConfig, Publisher as PublisherConfig, SecretSource};
 use crate::domain::{Failure, FailureCode};
 use crate::metrics::Metrics;
+use crate::secrets::Secrets;
 use crate::sql::Databases;
 use cache::Cache;
 use denials::Denials;
@@ -150,7 +150,7 @@ struct Inner {
     cache: Option<Cache>,
     metrics: Metrics,
     databases: Databases,
-    secrets: secrets::Secrets,
+    secrets: Secrets,
 }
 
 impl std::fmt::Debug for PluginHost {
@@ -167,7 +167,7 @@ impl PluginHost {
     pub fn new(options: PluginHostOptions) -> Result<Self, PluginError> {
         let engine = engine::start()?;
         let cache = options.cache.map(|directory| Cache::new(directory, &engine));
-        let secrets = secrets::Secrets::new(options.secrets);
+        let secrets = Secrets::new(options.secrets);
         Ok(Self(Arc::new(Inner { engine, cache, metrics: options.metrics, databases: options.databases, secrets })))
     }
 
