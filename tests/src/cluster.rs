@@ -142,7 +142,7 @@ pub fn run(plan: Plan, mut progress: impl FnMut(String)) -> Result<Option<Summar
 }
 
 fn configuration(cluster: &Cluster, database: &Database) -> Result<Config> {
-    Ok(Config::to_kafka(cluster)?.on_postgres(&database.url()).set_all(
+    Ok(Config::to_kafka(cluster)?.on_postgres(&database.url()).set("storages.outbox.limits.call_timeout", "3s").set_all(
         "relays.0",
         r#"
         lease = "5s"

@@ -79,7 +79,7 @@ impl Outbox {
     /// If the table cannot be read.
     pub fn rows(&mut self) -> Result<Vec<Row>> {
         let sql = "SELECT id::text, payload, status, attempts::bigint, leased_by, last_error, \
-             (extract(epoch FROM available_at - clock_timestamp()) * 1000)::bigint FROM outbox ORDER BY id";
+             (extract(epoch FROM available_at - clock_timestamp()) * 1000)::bigint FROM outbox ORDER BY outbox.id";
         let rows = self.client.query(sql, &[])?;
         let row = |row: &::postgres::Row| Row {
             id: row.get(0),

@@ -133,7 +133,7 @@ fn case_08_what_is_too_large_is_dead_at_its_first_attempt_and_one_byte_less_pass
     // What is around a payload in a record and a batch is less than this.
     let mut sizes: Vec<usize> = (LIMIT - 200..=LIMIT + 1).collect();
     sizes.push(2 * LIMIT);
-    let ids = sizes.iter().map(|size| outbox.add(&topic, None, &vec![b'x'; *size])).collect::<Result<Vec<_>>>()?;
+    let ids = sizes.iter().map(|size| outbox.add(&topic, Some("k"), &vec![b'x'; *size])).collect::<Result<Vec<_>>>()?;
     rig.drain()?;
     let rows = outbox.rows()?;
     assert_eq!(rows.iter().map(|row| &row.id).collect::<Vec<_>>(), ids.iter().collect::<Vec<_>>());
@@ -180,7 +180,8 @@ fn case_14_a_broker_that_goes_away_and_comes_back_loses_nothing() -> Result<()> 
     cluster.create_topic(topic, 3)?;
     let database = server.create_database()?;
     let fast = "publish_timeout = \"2s\"\nlease = \"5s\"\nmax_attempts = 0";
-    let (mut outbox, rig) = stage(&database, &cluster, |config| config.set_all("relays.0", fast))?;
+    let change = |config: Config| config.set("storages.outbox.limits.call_timeout", "3s").set_all("relays.0", fast);
+    let (mut outbox, rig) = stage(&database, &cluster, change)?;
     let host = rig.host()?;
     let reader = Reader::new(&cluster.bootstrap())?;
     let mut committed = outbox.fill(topic, 10, 20)?;

@@ -78,7 +78,8 @@ fn keys_go_where_the_java_client_sends_them() -> Result<()> {
     let keys: Vec<String> = (0..10_000).map(|index| format!("{}{index}", "ключ-".repeat(index % 5))).collect();
     let mut publisher = Publisher::new(&brokers(&kafka), json!({}));
     for keys in keys.chunks(1000) {
-        let messages: Vec<_> = keys.iter().map(|key| NewMessage { id: key, topic: &topic, key: Some(key), ..NewMessage::default() }).collect();
+        let messages: Vec<_> =
+            keys.iter().map(|key| NewMessage { id: key, topic: &topic, key: Some(key), ..NewMessage::default() }).collect();
         publisher.deliver(&batch_of(&messages));
     }
     let bytes: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
@@ -102,10 +103,7 @@ fn a_header_names_the_partition_and_is_not_passed_on() -> Result<()> {
         rows.iter().map(|(id, key, headers)| NewMessage { id, topic: &topic, key: *key, headers, ..NewMessage::default() }).collect();
     let mut publisher = Publisher::new(&brokers(&kafka), json!({ "partition_header": "partition" }));
     let outcomes = publisher.publish(&batch_of(&messages));
-    assert_eq!(
-        common::rejected(&outcomes[2]).detail,
-        format!("header `partition` names partition 3; topic {topic} has 3, from 0 to 2")
-    );
+    assert_eq!(common::rejected(&outcomes[2]).detail, format!("header `partition` names partition 3; topic {topic} has 3, from 0 to 2"));
     assert_eq!(common::rejected(&outcomes[3]).detail, "the value of header `partition` is not the number of a partition");
     let records = Reader::new(&kafka.bootstrap())?.read(&topic)?;
     let found: Vec<_> = records.iter().map(|record| (record.partition, record.key_text(), record.headers.len())).collect();
