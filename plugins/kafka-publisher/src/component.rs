@@ -2,13 +2,13 @@
 
 use crate::config::Settings;
 use crate::producer::{Producer, Surroundings};
-use crate::transport::PlainConnector;
+use crate::sandbox::SandboxConnector;
 use outhaul_sdk::{Batch, Failure, Outcome, Publisher, progress, secrets};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 struct KafkaPublisher {
-    producer: Producer<PlainConnector>,
+    producer: Producer<SandboxConnector>,
 }
 
 impl Publisher for KafkaPublisher {
@@ -18,7 +18,8 @@ impl Publisher for KafkaPublisher {
         settings.credentials(secrets::get)?;
         // Instances begin at different brokers and partitions.
         let [.., low, _, _] = RandomState::new().build_hasher().finish().to_be_bytes();
-        Ok(Self { producer: Producer::new(settings, PlainConnector, usize::from(low)) })
+        let connector = SandboxConnector { tls: settings.tls };
+        Ok(Self { producer: Producer::new(settings, connector, usize::from(low)) })
     }
 
     fn publish(&mut self, batch: &Batch, deadline: Duration) -> Vec<Outcome> {
@@ -44,6 +45,10 @@ impl Surroundings for Host {
         if let Ok(index) = u32::try_from(index) {
             progress::report(index, outcome);
         }
+    }
+
+    fn pause(&self, pause: Duration) {
+        std::thread::sleep(pause);
     }
 }
 

@@ -39,6 +39,8 @@ struct Config {
     #[serde(default)]
     forward_headers: ForwardConfig,
     sasl: Option<SaslConfig>,
+    #[serde(default)]
+    tls: bool,
 }
 
 mod defaults {
@@ -121,6 +123,8 @@ pub struct Settings {
     pub forward: Forward,
     /// How to log in; none: not at all.
     pub sasl: Option<Sasl>,
+    /// Whether the brokers' listeners expect TLS.
+    pub tls: bool,
 }
 
 impl Settings {
@@ -186,6 +190,7 @@ fn resolve(config: Config) -> Result<Settings, String> {
         id_header,
         forward: Forward::new(config.forward_headers, reserved)?,
         sasl: config.sasl.map(sasl).transpose()?,
+        tls: config.tls,
     })
 }
 
@@ -227,7 +232,7 @@ mod tests {
         let settings = with("").unwrap();
         assert_eq!((settings.compression, settings.in_flight, settings.max_request_bytes), (Compression::None, 5, 1_048_576));
         assert_eq!((settings.id_header.as_deref(), settings.partition_header, settings.request_timeout), (Some("outhaul-id"), None, None));
-        assert!(settings.topic.is_topic() && settings.sasl.is_none());
+        assert!(settings.topic.is_topic() && settings.sasl.is_none() && !settings.tls);
     }
 
     #[test]
@@ -235,11 +240,11 @@ mod tests {
         let settings = with(
             r#","topic":"prefix.{topic}","client_id":"x","compression":"gzip","compression_level":9,"max_request_bytes":"2MiB","in_flight":1,
                "request_timeout":"500ms","partition_header":"p","id_header":"",
-               "sasl":{"mechanism":"SCRAM-SHA-512","username":"alice","password":{"secret":"kafka"}}"#,
+               "tls":true,"sasl":{"mechanism":"SCRAM-SHA-512","username":"alice","password":{"secret":"kafka"}}"#,
         )
         .unwrap();
         assert_eq!((settings.compression, settings.max_request_bytes), (Compression::Gzip(9), 2 << 20));
-        assert_eq!((settings.request_timeout, settings.id_header), (Some(Duration::from_millis(500)), None));
+        assert_eq!((settings.request_timeout, settings.id_header, settings.tls), (Some(Duration::from_millis(500)), None, true));
         let sasl = Sasl { mechanism: Mechanism::ScramSha512, username: "alice".into(), password_secret: "kafka".into() };
         assert_eq!(settings.sasl, Some(sasl));
     }
@@ -280,6 +285,29 @@ mod tests {
         let settings = with(r#","sasl":{"mechanism":"PLAIN","username":"a","password":{"secret":"kafka"}}"#).unwrap();
         assert!(settings.credentials(|_| None).unwrap_err().detail.contains("[secrets.kafka]"));
         assert_eq!(settings.credentials(|_| Some("p".into())).unwrap().unwrap().plain(), b"\0a\0p");
+    }
+
+    /// Every example of the README is a configuration that opens, and its table has every key.
+    #[test]
+    fn the_readme_is_right() {
+        let readme = include_str!("../README.md");
+        let mut examples = 0;
+        for block in readme.split("```toml\n").skip(1) {
+            let file: toml::Table = block.split("```").next().unwrap().parse().unwrap();
+            let mut config = file["publishers"]["events"]["config"].clone();
+            config.as_table_mut().unwrap().entry("brokers").or_insert(vec!["kafka:9092"].into());
+            let settings = Settings::parse(&serde_json::to_string(&config).unwrap());
+            assert!(settings.is_ok(), "{config}: {settings:?}");
+            examples += 1;
+        }
+        assert_eq!(examples, 2);
+        let unknown = with(r#","nonsense":1"#).unwrap_err().detail;
+        let (_, keys) = unknown.split_once("expected one of").unwrap();
+        let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() > 10);
+        for key in keys {
+            assert!(readme.contains(&format!("\n| `{key}` |")), "`{key}` is not in the table");
+        }
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub enum ConnectionError {
     /// Closed by the broker.
     #[error("the broker closed the connection")]
     Closed,
-    /// Closed by the broker before it said anything.
-    #[error("the broker closed the connection at once: it may expect TLS (`tls`), or a login (`sasl`)")]
+    /// Closed by the broker before it had said more than which versions it speaks.
+    #[error("the broker closed the connection at once: it may expect TLS (`tls`) or a login (`sasl`)")]
     ClosedAtOnce,
     /// No answer in time.
     #[error("no answer to the {0} request in time")]
@@ -145,7 +145,8 @@ pub struct Connection<T> {
     waiting: VecDeque<(i32, i16)>,
     received: BytesMut,
     scratch: Vec<u8>,
-    heard: bool,
+    /// Answers so far.
+    heard: u64,
     used: Instant,
     /// The login is valid until then.
     valid_until: Option<Instant>,
@@ -165,7 +166,7 @@ impl<T: Transport> Connection<T> {
             waiting: VecDeque::new(),
             received: BytesMut::new(),
             scratch: vec![0; READ_BYTES],
-            heard: false,
+            heard: 0,
             used: Instant::now(),
             valid_until: None,
         };
@@ -240,12 +241,12 @@ impl<T: Transport> Connection<T> {
     fn poll_frame(&mut self, until: Instant) -> Result<Option<Bytes>, ConnectionError> {
         loop {
             if let Some(frame) = wire::take_frame(&mut self.received)? {
-                self.heard = true;
+                self.heard = self.heard.saturating_add(1);
                 self.used = Instant::now();
                 return Ok(Some(frame));
             }
             match self.transport.receive(&mut self.scratch, until) {
-                Ok(0) if self.heard => return Err(ConnectionError::Closed),
+                Ok(0) if self.heard > 1 => return Err(ConnectionError::Closed),
                 Ok(0) => return Err(ConnectionError::ClosedAtOnce),
                 Ok(count) => self.received.extend_from_slice(self.scratch.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return Ok(None),

@@ -12,6 +12,8 @@ pub struct Ledger {
     /// Of each key, its first message that was not delivered.
     failed: Vec<Option<usize>>,
     open: usize,
+    /// Settled since the last time that somebody asked.
+    news: Vec<usize>,
 }
 
 impl Ledger {
@@ -26,7 +28,7 @@ impl Ledger {
                 *numbers.entry(key).or_insert(next)
             }));
         }
-        Self { outcomes: vec![None; keys.len()], failed: vec![None; numbers.len()], open: keys.len(), keys }
+        Self { outcomes: vec![None; keys.len()], failed: vec![None; numbers.len()], open: keys.len(), keys, news: Vec::new() }
     }
 
     /// How many keys there are; they are numbered from 0.
@@ -60,10 +62,10 @@ impl Ledger {
         failed.is_some_and(|failed| failed < index)
     }
 
-    /// Says what became of a message. The first word on each stands; returns whether this was it.
-    pub fn settle(&mut self, index: usize, outcome: Outcome) -> bool {
+    /// Says what became of a message. The first word on each stands.
+    pub fn settle(&mut self, index: usize, outcome: Outcome) {
         let key = self.key(index);
-        let Some(slot @ None) = self.outcomes.get_mut(index) else { return false };
+        let Some(slot @ None) = self.outcomes.get_mut(index) else { return };
         if outcome != Outcome::Delivered
             && let Some(failed) = key.and_then(|key| self.failed.get_mut(key))
         {
@@ -71,7 +73,16 @@ impl Ledger {
         }
         *slot = Some(outcome);
         self.open = self.open.saturating_sub(1);
-        true
+        self.news.push(index);
+    }
+
+    /// Shows each outcome that nobody has been shown yet.
+    pub fn tell(&mut self, mut show: impl FnMut(usize, &Outcome)) {
+        for index in self.news.drain(..) {
+            if let Some(Some(outcome)) = self.outcomes.get(index) {
+                show(index, outcome);
+            }
+        }
     }
 
     /// The outcome of each message; one of which nothing became was not tried.
@@ -102,19 +113,24 @@ mod tests {
     fn a_failure_stands_before_its_followers_only() {
         let mut ledger = ledger(&[Some("a"), Some("b"), Some("a"), Some("a"), None]);
         assert_eq!((ledger.keys(), ledger.key(2), ledger.key(4)), (2, Some(0), None));
-        assert!(ledger.settle(2, failure()));
+        ledger.settle(2, failure());
         assert_eq!([0, 1, 2, 3, 4].map(|index| ledger.is_behind_a_failure(index)), [false, false, false, true, false]);
-        assert!(ledger.settle(0, failure()));
+        ledger.settle(0, failure());
         assert!(ledger.is_behind_a_failure(2));
     }
 
     #[test]
     fn the_first_word_stands() {
         let mut ledger = ledger(&[None, None]);
-        assert!(ledger.settle(0, Outcome::Delivered));
-        assert!(!ledger.settle(0, failure()) && !ledger.settle(9, failure()));
+        ledger.settle(0, Outcome::Delivered);
+        ledger.settle(0, failure());
+        ledger.settle(9, failure());
         assert!(!ledger.is_open(0) && ledger.is_open(1));
         assert_eq!(ledger.open(), 1);
+        let mut told = Vec::new();
+        ledger.tell(|index, outcome| told.push((index, outcome.clone())));
+        ledger.tell(|index, outcome| told.push((index, outcome.clone())));
+        assert_eq!(told, [(0, Outcome::Delivered)]);
         assert_eq!(ledger.into_outcomes(), [Outcome::Delivered, Outcome::Held]);
     }
 }

@@ -4,7 +4,7 @@
 //! [`record`], [`compression`], put together by [`mod@pack`]), which go to the leaders of their partitions ([`exchange`]), whom the
 //! cluster tells ([`cluster`], [`metadata`]). [`connection`] speaks the protocol ([`wire`], [`sasl`]) over a [`transport`]; [`errors`]
 //! says what each of Kafka's error codes means; [`ledger`] keeps what became of each message. All of it is plain Rust and runs
-//! natively as well; only `component` knows that this is a WebAssembly component.
+//! natively as well; only `component` and its connections, `sandbox`, know that this is a WebAssembly component.
 
 pub mod address;
 pub mod cluster;
@@ -28,3 +28,5 @@ pub mod wire;
 
 #[cfg(target_arch = "wasm32")]
 mod component;
+#[cfg(target_arch = "wasm32")]
+mod sandbox;

@@ -162,7 +162,7 @@ pub struct Packer<'p, 'a> {
 
 impl<'a> Packer<'_, 'a> {
     /// Forms batches of the messages in `pending`, in their order. `unacknowledged` are the messages of batches that exist
-    /// already. Messages that can never be sent are passed to `settle`.
+    /// already. Messages that can never be sent are settled.
     ///
     /// # Errors
     /// A batch cannot be encoded; nothing is formed then.
@@ -171,7 +171,6 @@ impl<'a> Packer<'_, 'a> {
         pending: &[usize],
         unacknowledged: impl Iterator<Item = usize>,
         ledger: &mut Ledger,
-        mut settle: impl FnMut(&mut Ledger, usize, Outcome),
     ) -> std::io::Result<Vec<RecordBatch>> {
         let mut keys = vec![KeyState::Free; ledger.keys()];
         for index in unacknowledged {
@@ -185,7 +184,7 @@ impl<'a> Packer<'_, 'a> {
         let mut count = 0;
         for index in pending.iter().copied() {
             if ledger.is_behind_a_failure(index) {
-                settle(ledger, index, Outcome::Held);
+                ledger.settle(index, Outcome::Held);
                 continue;
             }
             let Some(target) = self.targets.of_message(index) else { continue };
@@ -207,7 +206,7 @@ impl<'a> Packer<'_, 'a> {
                     continue;
                 }
                 Err(problem) => {
-                    settle(ledger, index, Outcome::Reject(Failure::invalid_message(problem.to_string())));
+                    ledger.settle(index, Outcome::Reject(Failure::invalid_message(problem.to_string())));
                     continue;
                 }
             };
@@ -218,7 +217,7 @@ impl<'a> Packer<'_, 'a> {
                     "the message is {alone} bytes as a record batch of its own; `max_request_bytes` is {}",
                     self.settings.max_request_bytes
                 );
-                settle(ledger, index, Outcome::Reject(Failure::of(FailureCode::TooLarge, detail)));
+                ledger.settle(index, Outcome::Reject(Failure::of(FailureCode::TooLarge, detail)));
                 continue;
             }
             let max_bytes = self.targets.get(target).map_or(HEADER_BYTES, |target| target.max_batch_bytes);

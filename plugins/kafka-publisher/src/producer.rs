@@ -39,6 +39,8 @@ pub trait Surroundings {
     fn secret(&self, name: &str) -> Option<String>;
     /// The outcome of a message, as soon as it is known.
     fn report(&self, index: usize, outcome: &Outcome);
+    /// Does nothing for a while.
+    fn pause(&self, pause: Duration);
 }
 
 /// The times of a call.

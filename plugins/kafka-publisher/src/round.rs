@@ -13,7 +13,6 @@ use crate::transport::Connector;
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use outhaul_sdk::{Batch, Failure, FailureCode, Outcome};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// `UNKNOWN_TOPIC_OR_PARTITION`.
@@ -43,14 +42,6 @@ pub struct Call<'c, 'a, C: Connector> {
     hopeless: bool,
 }
 
-/// Settles and reports.
-fn settle(ledger: &mut Ledger, surroundings: &dyn Surroundings, index: usize, outcome: Outcome) {
-    let report = outcome.clone();
-    if ledger.settle(index, outcome) {
-        surroundings.report(index, &report);
-    }
-}
-
 impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     /// Nothing is sent yet. Messages without a valid topic are settled.
     #[allow(clippy::too_many_arguments, reason = "the parts of the producer, and of the call; nobody else calls it")]
@@ -65,7 +56,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         turn: usize,
     ) -> Self {
         let mut ledger = Ledger::new(batch);
-        let targets = Targets::new(settings, batch, turn, |index, outcome| settle(&mut ledger, surroundings, index, outcome));
+        let targets = Targets::new(settings, batch, turn, |index, outcome| ledger.settle(index, outcome));
         Self {
             settings,
             cluster,
@@ -92,12 +83,15 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             if self.ledger.open() == 0 || now >= self.times.end || (self.batches.is_empty() && now >= self.times.last_start) {
                 break;
             }
+            // The call goes on, so who has an outcome need not wait for its end. (Most calls are over after one round: then the
+            // list that they return says it all, at no cost for each message.)
+            self.ledger.tell(|index, outcome| self.surroundings.report(index, outcome));
             self.round();
             self.batches.retain(|batch| !batch.done);
             if self.ledger.open() < open {
                 pause = PAUSES.0;
             } else {
-                thread::sleep(pause.min(self.times.end.saturating_duration_since(Instant::now())));
+                self.surroundings.pause(pause.min(self.times.end.saturating_duration_since(Instant::now())));
                 pause = (pause * 2).min(PAUSES.1);
             }
         }
@@ -130,7 +124,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 Some(failure) if out_of_patience || missing => Outcome::Retry(failure),
                 _ => continue,
             };
-            settle(&mut self.ledger, self.surroundings, index, outcome);
+            self.ledger.settle(index, outcome);
         }
     }
 
@@ -151,7 +145,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         for index in 0..self.batch.len() {
             if self.ledger.is_open(index) {
                 let failure = self.why_not_sent(index).filter(|_| !self.ledger.is_behind_a_failure(index));
-                settle(&mut self.ledger, self.surroundings, index, failure.map_or(Outcome::Held, Outcome::Retry));
+                self.ledger.settle(index, failure.map_or(Outcome::Held, Outcome::Retry));
             }
         }
         self.ledger.into_outcomes()
@@ -166,7 +160,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             self.sequences.abandon(identity);
         }
         for (place, index) in std::mem::take(&mut batch.messages).into_iter().enumerate() {
-            settle(&mut self.ledger, self.surroundings, index, outcome(place));
+            self.ledger.settle(index, outcome(place));
         }
     }
 
@@ -202,9 +196,13 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 batches: &self.batches,
             };
             let Some(answers) = exchange.advance(&mut context) else { break };
-            // Settled as they come: a slow broker holds up nobody else.
+            let waiting = answers.is_empty();
             for (number, answer) in answers {
                 self.resolve(number, answer);
+            }
+            // A slow broker holds up nobody else.
+            if waiting {
+                self.ledger.tell(|index, outcome| self.surroundings.report(index, outcome));
             }
         }
     }
@@ -257,7 +255,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         };
         for index in pending.iter().copied().filter(|index| self.targets.of_message(*index) == Some(number)) {
             let outcome = if self.ledger.is_behind_a_failure(index) { Outcome::Held } else { outcome.clone() };
-            settle(&mut self.ledger, self.surroundings, index, outcome);
+            self.ledger.settle(index, outcome);
         }
     }
 
@@ -270,21 +268,18 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
 
     /// Forms batches of the pending messages, and gives a sequence to every batch that has none.
     fn pack(&mut self, pending: &[usize], unacknowledged: &BTreeSet<usize>) -> Result<(), Failure> {
-        let surroundings = self.surroundings;
         let packer = Packer {
             settings: self.settings,
             batch: self.batch,
             targets: &mut self.targets,
             metadata: &self.cluster.metadata,
-            wall_ms: surroundings.wall_ms(),
+            wall_ms: self.surroundings.wall_ms(),
             now: Instant::now(),
         };
         // A message of its topic may have been settled since.
         let pending: Vec<usize> = pending.iter().copied().filter(|index| self.ledger.is_open(*index)).collect();
         let formed = packer
-            .pack(&pending, unacknowledged.iter().copied(), &mut self.ledger, |ledger, index, outcome| {
-                settle(ledger, surroundings, index, outcome);
-            })
+            .pack(&pending, unacknowledged.iter().copied(), &mut self.ledger)
             .map_err(|error| Failure::of(FailureCode::Other("compression".into()), format!("`compression`: {error}")))?;
         self.batches.extend(formed);
         for batch in self.batches.iter_mut().filter(|batch| batch.stamp.is_none()) {
@@ -382,7 +377,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         let Some(batch) = self.batches.get_mut(number) else { return };
         batch.done = true;
         for index in std::mem::take(&mut batch.messages) {
-            settle(&mut self.ledger, self.surroundings, index, Outcome::Delivered);
+            self.ledger.settle(index, Outcome::Delivered);
         }
     }
 
@@ -415,7 +410,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             return self.give_up(number, |_| Outcome::Retry(failure.clone()));
         }
         for (index, failure) in blamed {
-            settle(&mut self.ledger, self.surroundings, index, Outcome::Reject(failure));
+            self.ledger.settle(index, Outcome::Reject(failure));
         }
         self.take_apart(number);
     }

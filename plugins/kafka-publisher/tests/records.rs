@@ -1,5 +1,13 @@
 //! What arrives, read back from a real broker by librdkafka and by Apache Kafka's own consumer.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "tests stop at the first surprise"
+)]
+
 mod common;
 
 use anyhow::Result;

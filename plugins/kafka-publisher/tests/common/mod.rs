@@ -80,6 +80,10 @@ impl Surroundings for Recorder<'_> {
     fn report(&self, index: usize, outcome: &Outcome) {
         self.reported.borrow_mut().push((index, outcome.clone()));
     }
+
+    fn pause(&self, pause: Duration) {
+        std::thread::sleep(pause);
+    }
 }
 
 /// A name for a topic that no other test has.
