@@ -2,22 +2,64 @@
 
 use outbox_table::database::{Access, ColumnType, Database, Rows, SqlError, SqlErrorCode, Statement, Transaction, Value, Values};
 use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Description, Failure, FailureCode, Retry, Settlement, Verdict, sql};
+use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::types::{FromSql, IsNull, ToSql, Type, private::BytesMut};
 use postgres::{Client, NoTls};
 use postgres_storage::Outbox;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 thread_local! {
     /// The statements of this thread: text and parameters.
     static RUN: RefCell<Vec<(String, String)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Something to be done before a statement of this thread that contains a text; once.
+type Step = (String, Box<dyn Fn()>);
+
+thread_local! {
+    static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
+}
+
+/// Does something before the next statement of this thread that contains `part`.
+pub(crate) fn before(part: &str, step: impl Fn() + 'static) {
+    STEP.set(Some((part.to_owned(), Box::new(step))));
+}
+
+thread_local! {
+    static TAMPERING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Leaves the chain check out of this thread's claims, to see whether a test would notice.
+pub(crate) fn tampering(on: bool) {
+    TAMPERING.set(on);
+}
+
 /// The last statement of this thread that contains `part`: text and parameters.
 pub(crate) fn last_run(part: &str) -> (String, String) {
     RUN.with_borrow(|run| run.iter().rfind(|(sql, _)| sql.contains(part)).cloned()).expect(part)
+}
+
+/// The plan of a statement that was run, with the settings of its session.
+pub(crate) fn plan(bench: &Bench, (sql, _): &(String, String)) -> String {
+    let (mut text, mut at) = (sql.clone(), 0);
+    while sql.contains(&format!("${}", at + 1)) {
+        at += 1;
+    }
+    // From the last on: $1 is a part of $10.
+    for number in (1..=at).rev() {
+        text = text.replace(&format!("CAST(${number} AS bigint)"), "100").replace(&format!("${number}"), "NULL");
+    }
+    let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off";
+    let mut client = bench.sql.borrow_mut();
+    let messages = client.simple_query(&format!("{settings}; EXPLAIN (COSTS OFF) {text}")).expect(&text);
+    let lines = messages.iter().filter_map(|message| match message {
+        postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 struct Session {
@@ -27,7 +69,7 @@ struct Session {
 
 /// A connection.
 #[derive(Clone)]
-pub(crate) struct Postgres(Rc<RefCell<Session>>);
+pub(crate) struct Postgres(Arc<Mutex<Session>>);
 
 impl std::fmt::Debug for Postgres {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -42,15 +84,17 @@ impl Postgres {
     pub(crate) fn open(url: &str, access: Access) -> Result<Self, SqlError> {
         let mut client = Client::connect(url, NoTls).map_err(error)?;
         // As the host sets it.
-        client.batch_execute("SET TimeZone = 'UTC'; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off").map_err(error)?;
+        client
+            .batch_execute("SET TimeZone = 'UTC'; SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off")
+            .map_err(error)?;
         if matches!(access, Access::ReadOnly) {
             client.batch_execute("SET default_transaction_read_only = on").map_err(error)?;
         }
-        Ok(Self(Rc::new(RefCell::new(Session { client, prepared: HashMap::new() }))))
+        Ok(Self(Arc::new(Mutex::new(Session { client, prepared: HashMap::new() }))))
     }
 
     fn batch(&self, sql: &str) -> Result<(), SqlError> {
-        self.0.borrow_mut().client.batch_execute(sql).map_err(error)
+        self.0.lock().expect("lock").client.batch_execute(sql).map_err(error)
     }
 }
 
@@ -72,7 +116,14 @@ impl Database for Postgres {
 impl Transaction for Open {
     fn execute(&self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError> {
         let connection = self.0.as_ref().expect("open");
-        statements.into_iter().map(|statement| run(connection, &statement)).collect()
+        let chain = " AND (g.key IS NULL OR g.chain)";
+        let tamper = |mut statement: Statement| {
+            if TAMPERING.get() && statement.sql.contains(chain) {
+                statement.sql = statement.sql.replace(chain, "");
+            }
+            statement
+        };
+        statements.into_iter().map(tamper).map(|statement| run(connection, &statement)).collect()
     }
     fn commit(mut self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError> {
         let rows = self.execute(statements)?;
@@ -119,8 +170,12 @@ impl ToSql for Null {
 }
 
 fn run(connection: &Postgres, statement: &Statement) -> Result<Rows, SqlError> {
+    let step = STEP.with_borrow_mut(|step| step.take_if(|(part, _)| statement.sql.contains(part.as_str())));
+    if let Some((_, step)) = step {
+        step();
+    }
     RUN.with_borrow_mut(|run| run.push((statement.sql.clone(), format!("{:?}", statement.parameters))));
-    let Session { client, prepared } = &mut *connection.0.borrow_mut();
+    let Session { client, prepared } = &mut *connection.0.lock().expect("lock");
     let values: Vec<(Type, Box<dyn ToSql + Sync>)> = statement.parameters.iter().map(bound).collect::<Result<_, _>>()?;
     let kept = prepared.get(&statement.sql).cloned();
     let prepared = match kept {
@@ -228,7 +283,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// A database with what `ddl` creates; none where there is no server.
     pub(crate) fn new(ddl: &str) -> Option<Self> {
-        let database = outhaul_services::postgres(outhaul_services::Major::V15)?.create_database();
+        let database = outhaul_services::postgres(crate::MAJOR)?.create_database().expect("a database");
         let mut sql = Client::connect(&database.url(), NoTls).expect("connect");
         sql.batch_execute(ddl).expect("ddl");
         Some(Self { database, sql: RefCell::new(sql) })
@@ -261,6 +316,45 @@ impl Bench {
         row.get::<_, i64>(0).to_string()
     }
 
+    /// How many notifications of a channel some statements bring about.
+    pub(crate) fn notified(&self, channel: &str, sql: &str) -> usize {
+        let mut listener = Client::connect(&self.url(), NoTls).expect("connect");
+        listener.batch_execute(&format!("LISTEN \"{channel}\"")).expect("listen");
+        self.run(sql);
+        // One more, which nobody has to wait for in vain.
+        self.run(&format!("NOTIFY \"{channel}\", 'end'"));
+        let mut notifications = listener.notifications();
+        let mut notifications = notifications.timeout_iter(std::time::Duration::from_secs(30));
+        let mut count = 0;
+        while notifications.next().expect("notification").expect("notified").payload() != "end" {
+            count += 1;
+        }
+        count
+    }
+
+    /// Inserts a row into outhaul's own table, in a transaction that stays open.
+    pub(crate) fn late_insert(&self, key: &str) -> Late {
+        let mut client = Client::connect(&self.url(), NoTls).expect("connect");
+        client.batch_execute("BEGIN").expect("begin");
+        let row = client.query_one("INSERT INTO outbox (topic, key, payload) VALUES ('t', $1, 'x') RETURNING id", &[&key]).expect("insert");
+        Late { client, id: row.get::<_, i64>(0).to_string() }
+    }
+
+    /// A transaction that has run some statements and stays open; dropped, it is rolled back.
+    pub(crate) fn holding(&self, sql: &str) -> Late {
+        let mut client = Client::connect(&self.url(), NoTls).expect("connect");
+        client.batch_execute("BEGIN").expect("begin");
+        client.batch_execute(sql).expect(sql);
+        Late { client, id: String::new() }
+    }
+
+    /// Waits until a count is not 0.
+    pub(crate) fn wait_for(&self, count: &str) {
+        while self.value(count) == "0" {
+            std::thread::yield_now();
+        }
+    }
+
     /// Runs statements, which return nothing.
     pub(crate) fn run(&self, sql: &str) {
         self.sql.borrow_mut().batch_execute(sql).expect(sql);
@@ -268,8 +362,30 @@ impl Bench {
 
     /// One value as text; `NULL` for none.
     pub(crate) fn value(&self, sql: &str) -> String {
-        let row = self.sql.borrow_mut().query_one(&format!("SELECT CAST(x.v AS text) FROM ({sql}) AS x(v)"), &[]).expect(sql);
-        row.get::<_, Option<String>>(0).unwrap_or_else(|| "NULL".to_owned())
+        let messages = self.sql.borrow_mut().simple_query(sql).expect(sql);
+        let row = messages.iter().find_map(|message| match message {
+            postgres::SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        match row.expect(sql).get(0) {
+            Some("t") => "true".to_owned(),
+            Some("f") => "false".to_owned(),
+            value => value.unwrap_or("NULL").to_owned(),
+        }
+    }
+}
+
+/// A transaction that is not committed, and the row that it has inserted.
+pub(crate) struct Late {
+    client: Client,
+    pub(crate) id: String,
+}
+
+impl Late {
+    /// Commits; the row's id.
+    pub(crate) fn commit(mut self) -> String {
+        self.client.batch_execute("COMMIT").expect("commit");
+        self.id
     }
 }
 
