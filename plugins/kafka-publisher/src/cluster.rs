@@ -117,18 +117,23 @@ impl<C: Connector> Cluster<C> {
         Err(last)
     }
 
-    /// Asks where these topics are, and takes the answer in. The broker creates those that do not exist, if it does that at all.
+    /// Asks where these topics are, and takes the answer in; returns those of which there was nothing to be had but an error. The
+    /// broker creates topics that do not exist, if it does that at all.
     ///
     /// # Errors
     /// No broker answered.
-    pub fn find<'t>(&mut self, topics: impl Iterator<Item = &'t str>, client: &Client, deadline: Instant) -> Result<(), Failure> {
+    pub fn find<'t>(
+        &mut self,
+        topics: impl Iterator<Item = &'t str>,
+        client: &Client,
+        deadline: Instant,
+    ) -> Result<Vec<(String, i16)>, Failure> {
         let topics = topics
             .map(|topic| MetadataRequestTopic::default().with_name(Some(TopicName(StrBytes::from_string(topic.to_owned())))))
             .collect();
         let request = MetadataRequest::default().with_topics(Some(topics)).with_allow_auto_topic_creation(true);
         let response = self.ask(&request, client, deadline)?;
-        self.metadata.learn(response, Instant::now());
-        Ok(())
+        Ok(self.metadata.learn(response, Instant::now()))
     }
 
     /// A producer id that nobody has used.

@@ -11,11 +11,9 @@ const MAX_AGE: Duration = Duration::from_secs(5 * 60);
 /// Topics that are remembered. The rows say which topics there are: without a bound they could fill the memory.
 const MAX_TOPICS: usize = 10_000;
 
-/// A topic, as the cluster last told.
+/// A topic that exists and may be written to, as the cluster last told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
-    /// 0, or why there is nothing to be told.
-    pub error: i16,
     /// The leading broker of each partition; none: it has no leader at present.
     pub leaders: Vec<Option<i32>>,
     learned: Instant,
@@ -56,8 +54,10 @@ impl Metadata {
         self.topics.retain(|_, topic| !topic.leaders.contains(&Some(broker)));
     }
 
-    /// Takes in what a broker told. Brokers that it does not name are gone.
-    pub fn learn(&mut self, response: MetadataResponse, now: Instant) {
+    /// Takes in what a broker told, and returns the topics that it told nothing of but an error: these are not remembered, so
+    /// that they are asked for again. Brokers that it does not name are gone.
+    pub fn learn(&mut self, response: MetadataResponse, now: Instant) -> Vec<(String, i16)> {
+        let mut errors = Vec::new();
         self.brokers = response
             .brokers
             .into_iter()
@@ -70,6 +70,12 @@ impl Metadata {
         }
         for topic in response.topics {
             let Some(name) = topic.name else { continue };
+            let name = name.0.to_string();
+            if topic.error_code != 0 {
+                self.topics.remove(&name);
+                errors.push((name, topic.error_code));
+                continue;
+            }
             let mut leaders = vec![None; topic.partitions.len()];
             for partition in &topic.partitions {
                 let slot = usize::try_from(partition.partition_index).ok().and_then(|index| leaders.get_mut(index));
@@ -78,8 +84,9 @@ impl Metadata {
                     *slot = Some(partition.leader_id.0).filter(|leader| self.brokers.contains_key(leader));
                 }
             }
-            self.topics.insert(name.0.to_string(), Topic { error: topic.error_code, leaders, learned: now });
+            self.topics.insert(name, Topic { leaders, learned: now });
         }
+        errors
     }
 }
 
@@ -111,6 +118,11 @@ mod tests {
         assert_eq!(metadata.topic("a", now).unwrap().leaders, [Some(1), Some(2), None, None]);
         assert_eq!(metadata.broker(2).unwrap().to_string(), "h:9092");
         assert!(metadata.topic("a", now + MAX_AGE).is_none());
+        let mut unknown = response("b", &[]);
+        unknown.topics[0].error_code = 3;
+        assert_eq!(metadata.learn(unknown, now), [("b".to_owned(), 3)]);
+        assert!(metadata.topic("b", now).is_none());
+        assert!(metadata.learn(response("b", &[1]), now).is_empty());
         metadata.forget_leaders(2);
         assert!(metadata.topic("a", now).is_none() && metadata.topic("b", now).is_some());
         metadata.forget("b");

@@ -277,7 +277,7 @@ impl<'a> Packer<'_, 'a> {
     /// The partition of a message; none: it cannot be sent at present, and its topic says why.
     fn partition(&mut self, message: Message<'_>, target: usize) -> Result<Option<u32>, PartitionError> {
         let Some(target) = self.targets.get_mut(target) else { return Ok(None) };
-        let Some(known) = self.metadata.topic(&target.name, self.now).filter(|known| known.error == 0) else { return Ok(None) };
+        let Some(known) = self.metadata.topic(&target.name, self.now) else { return Ok(None) };
         let leaders = &known.leaders;
         let count = u32::try_from(leaders.len()).unwrap_or(u32::MAX);
         let named = self.settings.partition_header.as_deref().and_then(|header| {

@@ -217,6 +217,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             if !wanted.contains(&number) {
                 continue;
             }
+            target.missing = false;
             if target.failure.take().is_some() {
                 self.cluster.metadata.forget(&target.name);
             }
@@ -228,21 +229,20 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             return Ok(());
         }
         let names: Vec<&str> = unknown.iter().filter_map(|number| self.targets.get(*number)).map(|target| target.name.as_ref()).collect();
-        self.cluster.find(names.into_iter(), &self.client, self.times.end)?;
+        let errors = self.cluster.find(names.into_iter(), &self.client, self.times.end)?;
         for number in unknown {
-            self.note_topic(number, pending);
+            self.note_topic(number, &errors, pending);
         }
         Ok(())
     }
 
     /// What the cluster says about a topic that it was asked for.
-    fn note_topic(&mut self, number: usize, pending: &[usize]) {
+    fn note_topic(&mut self, number: usize, errors: &[(String, i16)], pending: &[usize]) {
         let Some(target) = self.targets.get_mut(number) else { return };
         let error = match self.cluster.metadata.topic(&target.name, Instant::now()) {
-            Some(known) if known.error == 0 && !known.leaders.is_empty() => return,
-            Some(known) if known.error == 0 => NO_LEADER,
-            Some(known) => known.error,
-            None => UNKNOWN_TOPIC,
+            Some(known) if known.leaders.is_empty() => NO_LEADER,
+            Some(_) => return,
+            None => errors.iter().find(|(name, _)| *name == target.name).map_or(UNKNOWN_TOPIC, |(_, error)| *error),
         };
         let reason = errors::reason(error);
         let failure = reason.failure(&target.name, None);

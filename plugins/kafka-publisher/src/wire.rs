@@ -66,7 +66,8 @@ pub fn take_frame(received: &mut BytesMut) -> Result<Option<Bytes>, WireError> {
     Ok(Some(received.split_to(size).freeze()))
 }
 
-/// Reads a response.
+/// Reads a response. (A count in it that lies may make the decoder ask for more memory than there is. Inside the sandbox that
+/// ends the call, and the host starts a new instance.)
 ///
 /// # Errors
 /// Not the answer to this request, or not readable.
