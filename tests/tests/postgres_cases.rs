@@ -264,7 +264,7 @@ fn case_15_behind_a_pooler_in_transaction_mode_one_warning_and_polling() -> Resu
     let poll_often = r#"poll = { min = "10ms", max = "200ms" }"#;
     let rig = Rig::new(&Config::to(receiver.address())?.on_postgres(&pooler.url(database.name())).set_all("relays.0", poll_often))?;
     let mut host = rig.host()?;
-    let warning = "notification";
+    let warning = "notifications do not come through";
     host.process().errors().wait_for_line(warning)?;
     let mut outbox = Outbox::of(&database)?;
     let mut committed = BTreeSet::new();

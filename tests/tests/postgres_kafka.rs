@@ -77,27 +77,6 @@ fn keys_go_where_the_java_client_would_send_them_and_stay_in_order() -> Result<(
     Ok(())
 }
 
-#[test]
-fn batches_of_every_compression_are_read_by_the_java_client() -> Result<()> {
-    let Some((database, kafka, topic)) = services()? else { return Ok(()) };
-    for compression in ["none", "gzip", "snappy", "lz4", "zstd"] {
-        let topic = format!("{topic}-{compression}");
-        kafka.create_topic(&topic, 1)?;
-        let change = |config: Config| config.set("publishers.events.config.compression", compression);
-        let database = database.server().create_database()?;
-        let (mut outbox, rig) = stage(&database, &kafka, change)?;
-        let payload = |number: usize| format!("{number} {}", "the same again and again ".repeat(40)).into_bytes();
-        for number in 0..50 {
-            postgres::insert(outbox.client(), &topic, Some("k"), Some(&payload(number)))?;
-        }
-        assert_eq!(rig.drain()?["sent"], 50, "{compression}");
-        let records = read_by_java(&kafka, &topic)?;
-        let payloads: Vec<_> = records.into_iter().map(|record| record.payload.unwrap_or_default()).collect();
-        assert_eq!(payloads, (0..50).map(payload).collect::<Vec<_>>(), "{compression}");
-    }
-    Ok(())
-}
-
 /// Case 7 (tulios/kafkajs#665, librdkafka#977): names that no topic can have.
 #[test]
 fn case_07_a_topic_that_cannot_be_is_dead_at_once_and_the_others_go_on() -> Result<()> {
