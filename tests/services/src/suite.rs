@@ -86,7 +86,9 @@ fn ensure(ground: &Ground) -> Result<State> {
     let before = State::read(&ground.state_file()).ok().flatten();
     let before = if ground.is_alive()? { before } else { None };
     if before.is_none() {
-        ground.clear()?;
+        ground.clear()?
+    } else {
+        ground.sweep()?
     }
     let before = before.unwrap_or_default();
     let account = Account::for_servers();
