@@ -3,6 +3,7 @@
 use crate::ledger::Event;
 use crate::outbox::{Row, describe};
 use crate::process::poll;
+use crate::rig::{Config, Rig};
 use ::postgres::{Client, GenericClient};
 use anyhow::{Context, Result};
 use outhaul_services::{Database, Major, Postgres};
@@ -17,6 +18,17 @@ pub fn on_each_major(test: impl Fn(&Postgres) -> Result<()>) -> Result<()> {
         test(&server).with_context(|| format!("on PostgreSQL {}", server.major))?;
     }
     Ok(())
+}
+
+/// A database of its own with its table, the producer's side of it, and a folder with this configuration, moved there.
+///
+/// # Errors
+/// If any of it fails.
+pub fn stage(server: &Postgres, config: Config) -> Result<(Database, Outbox, Rig)> {
+    let database = server.create_database()?;
+    let rig = Rig::new(&config.on_postgres(&database.url()))?;
+    let outbox = Outbox::of(&database)?;
+    Ok((database, outbox, rig))
 }
 
 /// A connection to a database with the table `outbox`, as `outhaul schema` makes it.

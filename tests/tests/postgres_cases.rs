@@ -5,9 +5,9 @@ use outhaul_services::{Database, Major, Postgres, ServerOptions, or_skip};
 use outhaul_tests::host::Host;
 use outhaul_tests::ledger::{Event, Report};
 use outhaul_tests::outbox::DELIVERED;
-use outhaul_tests::postgres::{self, Outbox, Persistent, on_each_major};
+use outhaul_tests::postgres::{self, Outbox, Persistent, on_each_major, stage};
 use outhaul_tests::process::poll;
-use outhaul_tests::receiver::{Answer, Receiver, Request};
+use outhaul_tests::receiver::{Answer, Receiver};
 use outhaul_tests::rig::{Config, Rig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,17 +18,6 @@ use std::time::Duration;
 /// An idle host that looks again only after ten minutes: what comes sooner was announced.
 const ASLEEP: &str = r#"poll = { min = "10m", max = "10m" }"#;
 
-fn stage(server: &Postgres, receiver: &Receiver, change: impl FnOnce(Config) -> Config) -> Result<(Database, Outbox, Rig)> {
-    let database = server.create_database()?;
-    let rig = Rig::new(&change(Config::to(receiver.address())?.on_postgres(&database.url())))?;
-    let outbox = Outbox::of(&database)?;
-    Ok((database, outbox, rig))
-}
-
-fn accepted(requests: &[Request]) -> Result<Vec<Event>> {
-    requests.iter().filter(|request| request.accepted()).map(|request| Event::from_payload(&request.body)).collect()
-}
-
 /// Case 1 (ThreeDotsLabs/watermill#311): a row with a smaller id is committed after one with a greater id has been relayed.
 ///
 /// Promised is that both are delivered. Their order is that of their ids as far as the relay can see both; between transactions that
@@ -38,7 +27,7 @@ fn case_01_a_row_of_a_transaction_that_commits_late_is_not_passed_over() -> Resu
     on_each_major(|server| {
         for keys in [["same", "same"], ["one", "other"]] {
             let receiver = Receiver::accepting()?;
-            let (database, mut outbox, rig) = stage(server, &receiver, |config| config)?;
+            let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
             let host = rig.host()?;
             let mut late = database.connect()?;
             let mut transaction = late.transaction()?;
@@ -77,7 +66,7 @@ fn case_11_a_retry_comes_after_the_delay_asked_for_in_any_time_zone_of_the_datab
                         if request.earlier < 2 { Answer::status(503).header("retry-after", "2") } else { Answer::status(204) }
                     },
                 )?;
-            let (database, mut outbox, rig) = stage(server, &receiver, |config| config.set("relays.0.backoff.max", "10s"))?;
+            let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set("relays.0.backoff.max", "10s"))?;
             outbox.client().batch_execute(&format!("ALTER DATABASE {} SET timezone = '{zone}'", database.name()))?;
             let mut outbox = Outbox::of(&database)?;
             let shown: String = outbox.client().query_one("SHOW timezone", &[])?.get(0);
@@ -103,7 +92,7 @@ fn case_11_a_delay_is_so_many_seconds_also_over_the_change_of_the_clocks() -> Re
     on_each_major(|server| {
         let receiver = Receiver::start(|_| Answer::status(503))?;
         let backoff = r#"backoff = { base = "48h", factor = 1.0, max = "48h", jitter = 0.0 }"#;
-        let (database, mut outbox, rig) = stage(server, &receiver, |config| config.set_all("relays.0", backoff))?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set_all("relays.0", backoff))?;
         let zone = clocks_change_tomorrow(&database)?;
         outbox.client().batch_execute(&format!("ALTER DATABASE {} SET timezone = '{zone}'", database.name()))?;
         let mut outbox = Outbox::of(&database)?;
@@ -159,7 +148,7 @@ fn wait_for_readiness(host: &Host, status: u16) -> Result<()> {
 /// Compares, with duplicates allowed for what was under way at the disturbance.
 fn nothing_lost(committed: &BTreeSet<Event>, receiver: &Receiver, outbox: &mut Outbox) -> Result<()> {
     outbox.wait_until_settled()?;
-    let report = Report::new(committed, &accepted(&receiver.requests())?);
+    let report = Report::new(committed, &receiver.accepted_events()?);
     println!("{report}");
     report.check(&report.duplicates).with_context(|| format!("{report}"))
 }
@@ -171,7 +160,7 @@ fn case_14_a_database_that_goes_away_and_comes_back_loses_nothing() -> Result<()
         let options = ServerOptions { fsync: false, ..ServerOptions::default() };
         let Some(mut server) = or_skip(Postgres::start_with(major, &options)) else { continue };
         let receiver = Receiver::accepting()?;
-        let (database, outbox, rig) = stage(&server, &receiver, |config| config)?;
+        let (database, outbox, rig) = stage(&server, Config::to(receiver.address())?)?;
         drop(outbox);
         let host = rig.host()?;
         let writer = Writer::start(database.url());
@@ -202,7 +191,7 @@ fn case_14_a_database_that_goes_away_and_comes_back_loses_nothing() -> Result<()
 fn case_14_a_dropped_listener_listens_again() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (_database, mut outbox, rig) = stage(server, &receiver, |config| config.set_all("relays.0", ASLEEP))?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set_all("relays.0", ASLEEP))?;
         let host = rig.host()?;
         let listeners = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE '%LISTEN %' \
                          AND pid <> pg_backend_pid()";
@@ -216,7 +205,7 @@ fn case_14_a_dropped_listener_listens_again() -> Result<()> {
             found.context("no listener")
         };
         let first = listener(None)?;
-        let mut client = _database.connect()?;
+        let mut client = database.connect()?;
         client.execute("SELECT pg_terminate_backend($1)", &[&first])?;
         // What is committed while nobody listens is found when somebody does again.
         postgres::insert(&mut client, "meanwhile", None, Some(b"x"))?;
@@ -233,7 +222,7 @@ fn case_14_a_dropped_listener_listens_again() -> Result<()> {
 fn case_14_a_database_that_is_read_only_for_a_while_is_waited_for() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (database, mut outbox, rig) = stage(server, &receiver, |config| config)?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
         let mut host = rig.host()?;
         outbox.add("orders", None, b"x")?;
         receiver.wait_for_accepted(1)?;
@@ -276,7 +265,7 @@ fn case_15_behind_a_pooler_in_transaction_mode_one_warning_and_polling() -> Resu
     }
     assert_eq!(host.get("/readyz")?.0, 200, "polling is as good a way");
     outbox.wait_until_settled()?;
-    Report::new(&committed, &accepted(&receiver.requests())?).check(&BTreeMap::new())?;
+    Report::new(&committed, &receiver.accepted_events()?).check(&BTreeMap::new())?;
     let log = host.log();
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN") && line.contains(warning)).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -1,11 +1,10 @@
 //! The main job with the table in PostgreSQL: by the command line, by a running host, by two of them. On each major version.
 
 use anyhow::{Context, Result};
-use outhaul_services::{Database, Postgres};
 use outhaul_tests::ledger::{Event, Report};
 use outhaul_tests::outbox::DELIVERED;
-use outhaul_tests::postgres::{self, Outbox, on_each_major};
-use outhaul_tests::receiver::{Answer, Receiver, Request};
+use outhaul_tests::postgres::{self, Outbox, on_each_major, stage};
+use outhaul_tests::receiver::{Answer, Receiver};
 use outhaul_tests::rig::{Config, Rig};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,27 +14,11 @@ use std::time::{Duration, Instant};
 /// An idle host that looks again only after ten minutes: what comes sooner was announced.
 const ASLEEP: &str = r#"poll = { min = "10m", max = "10m" }"#;
 
-/// A database with its table, the producer's side of it, and a folder whose configuration leads from there to the receiver.
-fn stage(server: &Postgres, receiver: &Receiver, change: impl FnOnce(Config) -> Config) -> Result<(Database, Outbox, Rig)> {
-    let database = server.create_database()?;
-    let rig = Rig::new(&change(Config::to(receiver.address())?.on_postgres(&database.url())))?;
-    let outbox = Outbox::of(&database)?;
-    Ok((database, outbox, rig))
-}
-
-fn same(config: Config) -> Config {
-    config
-}
-
-fn accepted(requests: &[Request]) -> Result<Vec<Event>> {
-    requests.iter().filter(|request| request.accepted()).map(|request| Event::from_payload(&request.body)).collect()
-}
-
 #[test]
 fn an_enqueued_message_is_delivered_once_with_everything_that_it_had() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (_database, mut outbox, rig) = stage(server, &receiver, same)?;
+        let (_database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
         let payload = r#"{"order":17, "name":"Zoë"}"#;
         let id = rig.enqueue(&["--topic", "orders.placed", "--key", "o17", "--header", "tenant=acme", "--payload", payload])?;
         assert_eq!(rig.drain()?["sent"], 1);
@@ -53,7 +36,7 @@ fn an_enqueued_message_is_delivered_once_with_everything_that_it_had() -> Result
 fn bytes_of_any_kind_tombstones_and_texts_come_back_as_they_were_written() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (_database, mut outbox, rig) = stage(server, &receiver, same)?;
+        let (_database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
         let bodies: [&[u8]; 4] = [b"\x00\xff\xfe\x00\n", b"", "😊 Zoë".as_bytes(), br#"{"a":"\u001B",  "b": 1.0}"#];
         for body in bodies {
             outbox.add("any", Some("k'\"\\ 😊"), body)?;
@@ -79,9 +62,9 @@ fn failures_are_retried_and_end_dead_and_the_rest_of_the_key_waits() -> Result<(
                 _ => 204,
             })
         })?;
-        let (_database, mut outbox, rig) = stage(server, &receiver, |config| config.set("relays.0.max_attempts", 3))?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set("relays.0.max_attempts", 3))?;
         let host = rig.host()?;
-        let mut client = outhaul_services::postgres::connect(&_database.url())?;
+        let mut client = outhaul_services::postgres::connect(&database.url())?;
         let mut transaction = client.transaction()?;
         let ids = ["busy", "lost", "after"]
             .map(|topic| postgres::insert(&mut transaction, topic, Some("k"), Some(b"x")))
@@ -103,7 +86,7 @@ fn failures_are_retried_and_end_dead_and_the_rest_of_the_key_waits() -> Result<(
 fn a_dead_letter_is_listed_shown_requeued_and_discarded_and_old_rows_are_purged() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::start(|request| Answer::status(if request.path == "/bad" { 400 } else { 204 }).body("no such customer"))?;
-        let (_database, mut outbox, rig) = stage(server, &receiver, same)?;
+        let (_database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
         let first = outbox.add("bad", Some("k"), b"first")?;
         let second = outbox.add("bad", Some("k"), b"second")?;
         outbox.add("good", Some("k"), b"third")?;
@@ -163,7 +146,7 @@ fn a_commit_wakes_an_idle_host_at_once_and_a_rolled_back_row_never_arrives() -> 
     const COMMITS: usize = 20;
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (database, mut outbox, rig) = stage(server, &receiver, |config| config.set_all("relays.0", ASLEEP))?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set_all("relays.0", ASLEEP))?;
         let mut host = rig.host()?;
         host.process().errors().wait_for_line("relay started")?;
         // The first may still be found by the look at start; from then on nothing but notifications wakes the host.
@@ -195,7 +178,7 @@ fn two_hosts_on_one_table_deliver_everything_once_and_in_order() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::start(|request| Answer::status(if request.number % 9 == 4 { 503 } else { 204 }))?;
         let small = "batch = 20\nin_flight = 40\nbreaker = { failures = 0 }";
-        let (_database, mut outbox, rig) = stage(server, &receiver, |config| config.set_all("relays.0", small))?;
+        let (_database, mut outbox, rig) = stage(server, Config::to(receiver.address())?.set_all("relays.0", small))?;
         let hosts = [rig.host()?, rig.host()?];
         let mut committed = BTreeSet::new();
         for round in 0..10 {
@@ -209,7 +192,7 @@ fn two_hosts_on_one_table_deliver_everything_once_and_in_order() -> Result<()> {
         for host in hosts {
             host.shut_down()?;
         }
-        Report::new(&committed, &accepted(&receiver.requests())?).check(&BTreeMap::new())?;
+        Report::new(&committed, &receiver.accepted_events()?).check(&BTreeMap::new())?;
         assert_eq!(outbox.count(DELIVERED)?, committed.len());
         Ok(())
     })
@@ -245,7 +228,7 @@ fn the_password_comes_from_a_file_and_a_wrong_one_is_told() -> Result<()> {
 fn tls_is_verified_against_the_authority_that_the_configuration_names() -> Result<()> {
     on_each_major(|server| {
         let receiver = Receiver::accepting()?;
-        let (database, mut outbox, rig) = stage(server, &receiver, same)?;
+        let (database, mut outbox, rig) = stage(server, Config::to(receiver.address())?)?;
         outbox.add("orders", None, b"x")?;
         let with = |ca: &std::path::Path| -> Result<Config> {
             Ok(Config::to(receiver.address())?
