@@ -114,7 +114,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         }
         let unacknowledged = self.unacknowledged();
         for index in (0..self.batch.len()).filter(|index| !unacknowledged.contains(index)) {
-            if !self.ledger.is_open(index) {
+            if !self.ledger.is_open(index) || self.ledger.is_behind_an_open_one(index) {
                 continue;
             }
             let target = self.targets.of_message(index).and_then(|target| self.targets.get(target));
@@ -144,7 +144,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         }
         for index in 0..self.batch.len() {
             if self.ledger.is_open(index) {
-                let failure = self.why_not_sent(index).filter(|_| !self.ledger.is_behind_a_failure(index));
+                let failure = self.why_not_sent(index);
                 self.ledger.settle(index, failure.map_or(Outcome::Held, Outcome::Retry));
             }
         }
@@ -254,8 +254,11 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             _ => return,
         };
         for index in pending.iter().copied().filter(|index| self.targets.of_message(*index) == Some(number)) {
-            let outcome = if self.ledger.is_behind_a_failure(index) { Outcome::Held } else { outcome.clone() };
-            self.ledger.settle(index, outcome);
+            // One whose turn has not come is looked at again in a later round.
+            if !self.ledger.is_behind_an_open_one(index) {
+                let outcome = if self.ledger.is_behind_a_failure(index) { Outcome::Held } else { outcome.clone() };
+                self.ledger.settle(index, outcome);
+            }
         }
     }
 
