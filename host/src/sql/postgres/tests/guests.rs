@@ -90,9 +90,24 @@ fn more_statements_than_are_kept_still_run() {
 }
 
 #[test]
+fn prepared_statements_that_are_gone_are_done_without() {
+    on_each(async |fixture| {
+        fixture.sql("CREATE FUNCTION forget() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$");
+        let connection = fixture.open().await;
+        let forget = Statement::new("SELECT forget()").returning([ColumnType::Text]);
+        run(&connection, insert("a")).await.unwrap();
+        let error = run(&connection, forget).await.unwrap_err();
+        assert!(error.code == SqlErrorCode::Unavailable && error.detail.contains("without prepared statements"), "{error}");
+        for _ in 0..2 {
+            run(&connection, insert("b")).await.unwrap();
+        }
+        assert_eq!(fixture.count(), 3);
+    });
+}
+
+#[test]
 fn the_planner_keeps_to_the_index_whatever_the_role_says() {
     on_each(async |fixture| {
-        fixture.sql("ALTER DATABASE postgres SET enable_seqscan = on");
         let settings = ["enable_seqscan", "enable_bitmapscan", "jit", "TimeZone", "bytea_output", "transaction_isolation"];
         let name = fixture.database.name().to_owned();
         fixture.sql(&format!(
