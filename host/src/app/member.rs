@@ -3,6 +3,7 @@
 use super::status::{Phase, RelayStatus};
 use super::{App, AppError, backlog, wake};
 use crate::config::model::Relay;
+use crate::metrics::RelayLabels;
 use crate::plugin::{PublisherPlugin, StoragePlugin};
 use crate::ports::Storage;
 use crate::relay::{self, Lanes, Mode, Parts, Shutdown, Summary};
@@ -102,7 +103,9 @@ impl Member {
         if mode == Mode::Run {
             let adapter = app.config.storages.get(&relay.storage);
             if let Some(watch) = adapter.and_then(|adapter| wake::watch(&storage.description().wake, adapter, &app.databases)) {
-                let watching = wake::run(watch, relay.poll.wake_check, Arc::clone(&status.wake));
+                let labels = RelayLabels { relay: relay.name.clone() };
+                let listening = app.metrics.listening.get_or_create_owned(&labels);
+                let watching = watch.run(relay.name.clone(), relay.poll.wake_check, listening, Arc::clone(&status.wake));
                 beside.push(AbortOnDropHandle::new(tokio::spawn(watching)));
             }
             if let Some(admin) = app.config.admin {

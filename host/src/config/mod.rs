@@ -19,6 +19,7 @@ mod resolve;
 mod section;
 mod units;
 
+pub use databases::{WRITTEN_PASSWORD, written_passwords};
 pub use model::Config;
 pub use outages::{Warning, warnings};
 pub use places::{Place, Places};

@@ -57,10 +57,11 @@ impl Fault {
         Self::lost(SqlErrorCode::Other, format!("the server does not keep to the protocol: {what}; is it a PostgreSQL server?"))
     }
 
-    pub(super) fn row_too_long(limit: usize) -> Self {
+    /// A row was announced that cannot be handed out.
+    pub(super) fn row_too_long() -> Self {
         Self::lost(
             SqlErrorCode::TypeMismatch,
-            format!("a row is over the limit of {limit} bytes: ask for less, or raise limits.returned_bytes"),
+            "a row is longer than all results of the call may be: ask for less, or raise limits.returned_bytes",
         )
     }
 

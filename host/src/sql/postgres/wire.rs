@@ -114,7 +114,7 @@ impl Wire {
         if let Some(header) = Header::parse(&self.input).map_err(protocol)? {
             let bytes = usize::try_from(header.len()).unwrap_or(usize::MAX);
             if header.tag() == DATA_ROW_TAG && bytes > self.longest_row {
-                return Err(Fault::row_too_long(self.longest_row));
+                return Err(Fault::row_too_long());
             }
             if header.tag() != DATA_ROW_TAG && bytes > LONGEST_MESSAGE {
                 return Err(Fault::protocol(&format!("a message of {bytes} bytes")));
