@@ -227,7 +227,7 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
     // They start while the tests are compiled.
     let held = Held::start(workspace)?;
-    step("build the tests", || workspace.cargo(["test", "--workspace", "--no-run"]))?;
+    step("build the tests", || workspace.cargo(["build", "--workspace", "--tests"]))?;
     let held = held.ready()?;
     step("test", || {
         let mut line = vec!["test", "--workspace"];

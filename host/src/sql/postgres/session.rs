@@ -168,7 +168,14 @@ impl Session {
                     };
                     texts = row.ranges().map(text).collect().map_err(malformed)?;
                 }
-                Message::ErrorResponse(body) => outcome = outcome.and(Err(Fault::of(&body))),
+                Message::ErrorResponse(body) => {
+                    let fault = Fault::of(&body);
+                    // After a fatal error nothing more comes.
+                    if fault.lost {
+                        return Err(fault);
+                    }
+                    outcome = outcome.and(Err(fault));
+                }
                 Message::ReadyForQuery(body) => {
                     self.status = body.status();
                     return outcome.map(|()| texts);

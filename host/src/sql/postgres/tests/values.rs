@@ -162,3 +162,17 @@ fn a_result_over_the_limit_is_not_read_to_its_end() {
         assert_eq!(fixture.count(), 200);
     });
 }
+
+#[test]
+fn much_can_go_both_ways_at_once() {
+    on_each(async |fixture| {
+        let connection = fixture.open().await;
+        let text = "x".repeat(8 << 20);
+        let echo = Statement::new("SELECT $1").bind([Value::Text(text.clone())]).returning([ColumnType::Text]);
+        let wide = Bounds::within(Duration::from_secs(60), 64 << 20);
+        for _ in 0..2 {
+            let rows = connection.execute(vec![echo.clone(); 4], wide).await.unwrap();
+            assert!(rows.iter().all(|rows| rows.columns == [Values::Texts(texts(&[Some(&text)]))]));
+        }
+    });
+}
