@@ -91,6 +91,10 @@ impl Stream {
     fn told(&self, error: io::Error) -> io::Error {
         match faults::inside(&error) {
             Some(fault) => io::Error::new(error.kind(), self.tls.tell(&self.notes, &self.server, fault)),
+            // An end that anybody on the way may have made (RFC 8446, section 6.1): not an end of the data that can be relied on.
+            None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), format!("{} closed the connection without saying so", self.server))
+            }
             None => error,
         }
     }
