@@ -7,7 +7,7 @@ mod streams;
 mod transport;
 
 use crate::plugin::PluginError;
-use crate::plugin::call::{Gate, Notes};
+use crate::plugin::call::{CurrentGate, Notes};
 use crate::plugin::denials::Denials;
 use crate::plugin::grants::Policy;
 use faults::Known;
@@ -89,9 +89,9 @@ impl Tls {
         text
     }
 
-    /// What the guest's `wasi:tls` works with during one call.
-    pub(in crate::plugin) fn context(&self, gate: Gate, notes: Notes) -> WasiTlsCtx {
-        WasiTlsCtxBuilder::new().provider(Box::new(Provider::new(self.clone(), gate, notes))).build()
+    /// What the `wasi:tls` of one instance works with.
+    pub(in crate::plugin) fn context(&self, current: CurrentGate, notes: Notes) -> WasiTlsCtx {
+        WasiTlsCtxBuilder::new().provider(Box::new(Provider::new(self.clone(), current, notes))).build()
     }
 }
 
