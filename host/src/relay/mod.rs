@@ -33,6 +33,7 @@
 
 mod breaker;
 mod dispatcher;
+mod faults;
 mod guard;
 mod health;
 mod lane;
@@ -40,6 +41,7 @@ mod leases;
 mod outcomes;
 mod pipeline;
 mod poller;
+mod renewal;
 mod routes;
 mod settler;
 mod store;

@@ -71,7 +71,9 @@ impl Ready {
             scan: sql.scan(&decoding),
             walk: Walk::new(sql, &decoding),
             claim: Claim::new(sql, &decoding),
-            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding)).with_lock(sql.lock(), layout.side.is_some()),
+            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding))
+                .with_lock(sql.lock(), layout.side.is_some())
+                .with_renewal_lock(sql.lock_at_once()),
             stats: sql.stats(),
             try_states: sql.try_states(),
             states_tried: config.columns.is_none(),

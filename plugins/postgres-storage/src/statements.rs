@@ -427,6 +427,17 @@ impl Sql<'_> {
         template(&text, &[ColumnType::Integer])
     }
 
+    /// Locks the rows in `Ids` for a renewal; fails at once if another transaction has locked one of them.
+    pub(crate) fn lock_at_once(self) -> Template {
+        let text = format!(
+            "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM {} AS t WHERE {id} {} ORDER BY {id} FOR NO KEY UPDATE OF t NOWAIT) AS x",
+            self.0.table(),
+            self.any_id(Slot::Ids),
+            id = self.id(),
+        );
+        template(&text, &[ColumnType::Integer])
+    }
+
     /// Writes a change into rows; none: it writes nothing there.
     pub(crate) fn write(self, change: Change, rows: &str) -> Option<String> {
         let table = self.0.table();

@@ -417,6 +417,16 @@ pub(crate) fn settle(outbox: &mut Outbox<Postgres>, worker: &str, verdict: Verdi
     outbox.settle(worker, &[settlement(verdict, ids)]).expect("settle")
 }
 
+/// Calls again for as long as a row is locked by another transaction, as the host does.
+pub(crate) fn patiently<T>(mut call: impl FnMut() -> Result<T, Failure>) -> T {
+    loop {
+        match call() {
+            Err(failure) if failure.code == FailureCode::Timeout => {}
+            result => return result.unwrap(),
+        }
+    }
+}
+
 pub(crate) fn settlement(verdict: Verdict, ids: &[String]) -> Settlement {
     Settlement { verdict, ids: Column::of_texts(ids) }
 }
