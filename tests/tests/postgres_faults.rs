@@ -12,14 +12,15 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Leases run out soon, and calls give up before.
-const HASTY: &str = r#"lease = "8s""#;
+const HASTY: &str = "lease = \"10s\"\npublish_timeout = \"8s\"";
 const CALL_TIMEOUT: &str = "3s";
 
 /// A host that looks again only after ten minutes: what comes sooner was announced, or was due.
 const ASLEEP: &str = r#"poll = { min = "10m", max = "10m" }"#;
 
 fn config(receiver: &Receiver) -> Result<Config> {
-    Ok(Config::to(receiver.address())?.set_all("relays.0", HASTY).set("storages.outbox.limits.call_timeout", CALL_TIMEOUT))
+    let config = Config::to(receiver.address())?.set("publishers.webhooks.config.timeout", "7s");
+    Ok(config.set_all("relays.0", HASTY).set("storages.outbox.limits.call_timeout", CALL_TIMEOUT))
 }
 
 /// A database behind a wire, with its table.
@@ -52,7 +53,7 @@ fn a_retry_whose_answer_was_lost_is_not_written_over_the_lease_of_the_next_try()
             // The second try is under way for longer than the lost call is waited for.
             let receiver = Receiver::start(|request| match request.earlier {
                 0 => Answer::status(503),
-                _ => Answer::status(204).after(Duration::from_secs(6)),
+                _ => Answer::status(204).after(Duration::from_millis(4500)),
             })?;
             let (_database, mut outbox, wire, rig) = stage(server, config(&receiver)?)?;
             let host = rig.host()?;
