@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Whether the session takes writes, and what the server process was started with. One row.
 const WHO: &str = "SELECT pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('outhaul.session', true)";
 
-/// Variables of the environment that sqlx reads and that cannot be overruled.
+/// Variables of the environment that sqlx reads and that cannot be overruled where the configuration says nothing.
 const VARIABLES: [&str; 3] = ["PGOPTIONS", "PGSSLCERT", "PGSSLKEY"];
 
 /// SQLSTATE of a start-up message that is not understood.
@@ -35,7 +35,7 @@ pub(super) async fn open(settings: &Settings, deadline: Instant) -> Result<Sessi
     let limit = settings.connect_timeout();
     let until = Instant::now().checked_add(limit).map_or(deadline, |until| until.min(deadline));
     let target = settings.target().await?;
-    let opening = tokio::time::timeout_at(until.into(), establish(settings, &target)).await;
+    let opening = tokio::time::timeout_at(until.into(), Fault::contained(establish(settings, &target))).await;
     let result = opening.unwrap_or_else(|_| {
         Err(unavailable(format!(
             "no connection within {}: the server or the network hangs, or connect_timeout is too short",
@@ -111,12 +111,7 @@ fn unavailable(detail: String) -> Fault {
 /// # Errors
 /// `unavailable`: a file that cannot be used, or a variable of the environment that would be.
 async fn options(configured: &model::Postgres, target: &Target) -> Result<PgConnectOptions, Fault> {
-    for variable in VARIABLES {
-        let overruled = configured.tls_client.is_some() && variable != "PGOPTIONS";
-        if !overruled && std::env::var_os(variable).is_some() {
-            return Err(unavailable(format!("the environment variable {variable} is set: unset it, the configuration file is all that counts")));
-        }
-    }
+    check_environment(configured.tls_client.is_some(), |variable| std::env::var_os(variable).is_some())?;
     let options = PgConnectOptions::new_without_pgpass()
         .username(&target.user)
         .password(target.password.as_ref().map_or("", |password| password.0.as_str()))
@@ -140,6 +135,17 @@ async fn options(configured: &model::Postgres, target: &Target) -> Result<PgConn
     let configured = configured.clone();
     let with_files = tokio::task::spawn_blocking(move || with_files(options, &configured)).await;
     with_files.map_err(|error| unavailable(error.to_string()))?
+}
+
+/// Refuses variables that would be used besides the configuration.
+fn check_environment(has_certificate: bool, is_set: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    let overruled = |variable: &str| has_certificate && variable != "PGOPTIONS";
+    match VARIABLES.into_iter().find(|variable| is_set(variable) && !overruled(variable)) {
+        Some(variable) => Err(unavailable(format!(
+            "the environment variable {variable} is set, which would change the connection: unset it, the configuration file is all that counts"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn mode(target: &Target) -> Result<PgSslMode, Fault> {
@@ -204,7 +210,9 @@ fn explained(error: &sqlx::Error, configured: &model::Postgres, target: &Target)
         sqlx::Error::Database(said) if target.password.is_none() && said.code().is_some_and(|code| code == "28P01") => {
             unavailable(format!("the server asks for the password of {:?}: add password = {{ secret = \"NAME\" }}", target.user))
         }
-        sqlx::Error::PoolTimedOut => unavailable("no connection within connect_timeout: check the url and whether the server runs".to_owned()),
+        sqlx::Error::PoolTimedOut => {
+            unavailable("no connection within connect_timeout: check the url and whether the server runs".to_owned())
+        }
         error => Fault { lost: true, ..Fault::of(error) },
     }
 }
@@ -225,5 +233,25 @@ fn certificate(error: &rustls::Error, target: &Target) -> String {
             "TLS: the server's certificate has expired: renew it".to_owned()
         }
         error => format!("TLS: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_cannot_be_overruled_are_refused() {
+        for (variable, has_certificate, refused) in [
+            ("PGOPTIONS", false, true),
+            ("PGOPTIONS", true, true),
+            ("PGSSLCERT", false, true),
+            ("PGSSLKEY", true, false),
+            ("PGPASSWORD", false, false),
+        ] {
+            let checked = check_environment(has_certificate, |name| name == variable);
+            assert_eq!(checked.is_err(), refused, "{variable}");
+            assert!(checked.is_ok() || checked.unwrap_err().error.detail.contains(variable));
+        }
     }
 }

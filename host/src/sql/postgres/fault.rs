@@ -1,8 +1,11 @@
 //! What the server and the connection say, in our words.
 
 use crate::sql::{SqlError, SqlErrorCode};
+use futures_util::FutureExt;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use std::future::Future;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 /// So much of what a server says is kept, in bytes: it may quote a whole statement.
@@ -54,6 +57,13 @@ impl Fault {
     /// The server said something that makes no sense here.
     pub(super) fn protocol(what: &str) -> Self {
         Self::lost(SqlErrorCode::Other, format!("the server does not keep to the protocol: {what}; is it a PostgreSQL server?"))
+    }
+
+    /// What the client is given over to: a server may say anything.
+    pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Self>>) -> Result<T, Self> {
+        // Whatever it left half done is closed.
+        let ended = AssertUnwindSafe(work).catch_unwind().await;
+        ended.unwrap_or_else(|_| Err(Self::protocol("the client cannot make sense of its answer")))
     }
 
     /// No answer in time, not even to the server's own time-out.

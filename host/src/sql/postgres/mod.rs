@@ -160,7 +160,7 @@ impl Database {
         let result = match guarded(&work) {
             Ok(()) => {
                 let late = work.bounds.deadline.checked_add(LATE).unwrap_or(work.bounds.deadline);
-                let answer = tokio::time::timeout_at(late.into(), lease.session.run(&work)).await;
+                let answer = tokio::time::timeout_at(late.into(), Fault::contained(lease.session.run(&work))).await;
                 answer.unwrap_or_else(|_| Err(Fault::silent(began.elapsed())))
             }
             Err(fault) => Err(fault),

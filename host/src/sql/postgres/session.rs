@@ -158,7 +158,20 @@ impl Session {
     /// What the server says, or what does not fit; the transaction is then still open, and has to be rolled back, unless the
     /// connection is lost.
     pub(super) async fn run(&mut self, work: &Work) -> Result<Vec<Rows>, Fault> {
-        let result = self.run_all(work).await;
+        let mut result = self.run_all(work).await;
+        if self.pooled
+            && let Err(fault) = &mut result
+            && fault.reach == Reach::Pooler
+        {
+            // Between preparing a statement and running it, sqlx asks the server for a type that it does not know yet, which ends a
+            // statement without a name. Now it knows the type.
+            if work.start == Start::Within {
+                fault.lost = false;
+            } else {
+                self.roll_back().await?;
+                result = self.run_all(work).await;
+            }
+        }
         if let Err(fault) = &result {
             self.outdated |= fault.reach == Reach::Statements;
         }

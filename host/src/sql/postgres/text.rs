@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn times_are_written_in_their_era() {
         assert_eq!((date(0), date(-1), date(59)), ("2000-01-01".into(), "1999-12-31".into(), "2000-02-29".into()));
-        assert_eq!((date(-730_120), date(i32::MIN)), ("0001-01-01".into(), "-infinity".into()));
-        assert_eq!(date(-730_121), "0001-12-31 BC");
+        assert_eq!((date(-730_119), date(i32::MIN)), ("0001-01-01".into(), "-infinity".into()));
+        assert_eq!(date(-730_120), "0001-12-31 BC");
         assert_eq!(timestamp(-1, "+00"), "1999-12-31 23:59:59.999999+00");
         assert_eq!(timestamp(1_500_000, ""), "2000-01-01 00:00:01.5");
     }

@@ -51,9 +51,9 @@ pub(super) fn arguments(parameters: &[Value]) -> Result<PgArguments, Fault> {
     let mut arguments = PgArguments::default();
     arguments.reserve(parameters.len(), 0);
     for (parameter, position) in parameters.iter().zip(1..) {
-        arguments.add(Parameter(parameter)).map_err(|error| {
-            Fault::harmless(SqlErrorCode::TypeMismatch, format!("parameter {position} cannot be sent: {error}"))
-        })?;
+        arguments
+            .add(Parameter(parameter))
+            .map_err(|error| Fault::harmless(SqlErrorCode::TypeMismatch, format!("parameter {position} cannot be sent: {error}")))?;
     }
     Ok(arguments)
 }
