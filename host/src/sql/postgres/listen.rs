@@ -68,13 +68,19 @@ impl Listener {
     async fn connect(&mut self) -> Result<Heard, Fault> {
         let mut listener = connect::listener(&self.settings).await?;
         let proof = format!("outhaul_proof_{:016x}", rand::random::<u64>());
-        answered(listener.listen_all([self.channel.as_str(), proof.as_str()])).await?;
+        // Only once it is proven: a pooler's server process would go on listening, and hand others what is not theirs.
+        answered(listener.listen(&proof)).await?;
         let mut lease = self.pool.lease(Access::ReadWrite, Instant::now() + ANSWER_WITHIN).await?;
         let told = tokio::time::timeout(ANSWER_WITHIN, lease.session.tell(format!("NOTIFY {proof}"))).await;
-        told.unwrap_or_else(|_| Err(Fault::silent(ANSWER_WITHIN)))?;
-        lease.hand_back();
+        match told.unwrap_or_else(|_| Err(Fault::silent(ANSWER_WITHIN))) {
+            Ok(()) => lease.hand_back(),
+            // It was heard by whoever has the server process now, which is the wrong one.
+            Err(fault) if lease.session.pooled && fault.error.code == SqlErrorCode::Other => return Ok(Heard::Never),
+            Err(fault) => return Err(fault),
+        }
         let Ok(proven) = tokio::time::timeout(PROOF_WITHIN, hear(&mut listener, &proof)).await else { return Ok(Heard::Never) };
         proven?;
+        answered(listener.listen(&self.channel)).await?;
         answered(listener.unlisten(&proof)).await?;
         self.listener = Some(listener);
         Ok(Heard::Connected)
