@@ -5,6 +5,7 @@
 //! reported at once, in the order of the file, each with its line, its key and what to do.
 
 mod adapters;
+mod changes;
 mod databases;
 mod duplicates;
 mod grants;
@@ -18,6 +19,8 @@ mod resolve;
 mod section;
 mod units;
 
+pub(crate) use changes::changes_relay;
+pub use changes::{Fixed, fixed};
 pub use model::Config;
 pub use outages::{Warning, warnings};
 pub use places::{Place, Places};

@@ -34,26 +34,34 @@ pub struct Config {
     pub places: Places,
     /// `shutdown_grace`: how long a graceful shutdown may take before it becomes a forced one.
     pub shutdown_grace: Duration,
+    /// `watch_config`: whether a change of the file is taken over at once; otherwise at SIGHUP.
+    pub watch_config: bool,
 }
 
 /// Where components come from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plugins {
     /// Directory of `NAME.wasm` files.
     pub dir: PathBuf,
     /// Directory of compiled code; none: compiled afresh at each start.
     pub cache: Option<PathBuf>,
+    /// `watch`: whether a new component in the directory is taken over at once; otherwise at SIGHUP.
+    pub watch: bool,
+    /// Where the pins are, if there are any: beside the file, with the extension `lock`.
+    pub pins: PathBuf,
+    /// `pinned`: whether there must be pins.
+    pub pinned: bool,
 }
 
 /// A database that can be granted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
     /// `sqlite:PATH`.
     Sqlite(Sqlite),
 }
 
 /// A SQLite file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sqlite {
     /// The file.
     pub path: PathBuf,
@@ -71,7 +79,7 @@ pub enum SecretSource {
 }
 
 /// What is common to storages and publishers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// Its name in the file.
     pub name: String,
@@ -86,7 +94,7 @@ pub struct Adapter {
 }
 
 /// What the operator allows an adapter to reach.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
     /// `allow_hosts`.
     pub hosts: Vec<HostGrant>,
@@ -150,7 +158,7 @@ impl Default for Limits {
 }
 
 /// A publisher.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publisher {
     /// The adapter.
     pub adapter: Adapter,
@@ -163,7 +171,7 @@ pub struct Publisher {
 }
 
 /// A relay: one storage, and where its topics go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Relay {
     /// Its name.
     pub name: String,
@@ -230,8 +238,16 @@ pub struct Route {
     pub publisher: String,
 }
 
+impl PartialEq for Route {
+    fn eq(&self, other: &Self) -> bool {
+        // The matcher is made of the topic.
+        let Self { topic, matcher: _, publisher } = self;
+        *topic == other.topic && *publisher == other.publisher
+    }
+}
+
 /// The admin address.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admin {
     /// `listen`; port 0: any free one, which is logged.
     pub listen: SocketAddr,
@@ -240,7 +256,7 @@ pub struct Admin {
 }
 
 /// Logging.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// `filter`, in the syntax of `RUST_LOG`, which has precedence.
     pub filter: String,
