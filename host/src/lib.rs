@@ -15,4 +15,5 @@ pub mod metrics;
 pub mod plugin;
 pub mod ports;
 pub mod relay;
+mod secrets;
 pub mod sql;

@@ -1,5 +1,6 @@
 //! An HTTP server that answers as its script says and remembers everything.
 
+use crate::https::{Https, Secured};
 use crate::process::PATIENCE;
 use anyhow::{Context, Result, bail};
 use axum::Router;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
+use tokio_rustls::TlsAcceptor;
 
 /// The largest body that it reads.
 const MOST_BYTES: usize = 64 << 20;
@@ -164,6 +166,18 @@ impl Receiver {
     /// # Errors
     /// If no port can be had.
     pub fn start(script: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Result<Self> {
+        Self::listen(None, script)
+    }
+
+    /// The same over TLS.
+    ///
+    /// # Errors
+    /// As [`Self::start`], and if a certificate cannot be used.
+    pub fn start_https(tls: &Https<'_>, script: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Result<Self> {
+        Self::listen(Some(tls.acceptor()?), script)
+    }
+
+    fn listen(tls: Option<TlsAcceptor>, script: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime for the receiver")?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).context("no port for the receiver")?;
         let address = listener.local_addr()?;
@@ -177,8 +191,14 @@ impl Receiver {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             runtime.block_on(async move {
+                let served = async move {
+                    match tls {
+                        None => axum::serve(listener, app).await,
+                        Some(acceptor) => axum::serve(Secured { listener, acceptor }, app).await,
+                    }
+                };
                 tokio::select! {
-                    result = axum::serve(listener, app) => result.unwrap_or_else(|error| eprintln!("the receiver ended: {error}")),
+                    result = served => result.unwrap_or_else(|error| eprintln!("the receiver ended: {error}")),
                     _ = stopped => {}
                 }
             });

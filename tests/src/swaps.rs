@@ -81,7 +81,8 @@ pub fn run(swaps: u32, seed: u64, mut progress: impl FnMut(String)) -> Result<Su
     let start = Instant::now();
     let mut random = StdRng::seed_from_u64(seed);
     let receiver = Receiver::start(|request| Answer::status(204).after(Duration::from_millis(request.number as u64 % 8)))?;
-    let config = Config::to(receiver.address())?.set_all("relays.0", "batch = 50\nin_flight = 200\npoll = { min = \"5ms\", max = \"20ms\" }");
+    let config =
+        Config::to(receiver.address())?.set_all("relays.0", "batch = 50\nin_flight = 200\npoll = { min = \"5ms\", max = \"20ms\" }");
     let rig = Rig::with_fixtures(&config)?;
     let folder = rig.path().join("plugins");
     let versions = [components::publisher("0.1.1")?, components::publisher("0.1.2")?];

@@ -270,7 +270,10 @@ fn a_new_configuration_is_taken_over_as_a_whole_or_not_at_all() -> Result<()> {
     for (text, told) in [
         ("[log".to_owned(), "not TOML"),
         (config.clone().set("publishers.webhooks.config.ulr", "x").text(), "publishers.webhooks.config.ulr: unknown field"),
-        (config.clone().set("databases.main.url", "sqlite:other.db").set("relays.0.batch", 7).text(), "databases.main: cannot change while"),
+        (
+            config.clone().set("databases.main.url", "sqlite:other.db").set("relays.0.batch", 7).text(),
+            "databases.main: cannot change while",
+        ),
     ] {
         fs::write(rig.config(), text)?;
         reload(&mut host, "refused")?;

@@ -66,6 +66,14 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<OsString>,
     },
+    /// Measure messages per second of kafka-publisher, as a component and as plain Rust, beside librdkafka on the same broker.
+    ///
+    /// Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    KafkaThroughput {
+        /// Arguments for the program, e.g. `-- --messages 50000 --runs 3`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
 }
@@ -173,6 +181,20 @@ fn main() -> Result<()> {
             line.extend(["--plugins".into(), workspace.plugins().into(), "--fixtures".into(), workspace.fixtures().into()]);
             line.extend(rest);
             step("measure", || workspace.cargo(line))
+        }
+        Command::KafkaThroughput { rest } => {
+            setup::run()?;
+            guests::build(&workspace)?;
+            workspace.cargo(["build", "--quiet", "--package", "outhaul-services"])?;
+            let held = Held::start(&workspace)?;
+            let measure = ["--release", "--package", "outhaul-throughput", "--bin", "kafka-throughput"];
+            step("build", || workspace.cargo(["build"].into_iter().chain(measure)))?;
+            let held = held.ready()?;
+            let mut line: Vec<OsString> = ["run"].into_iter().chain(measure).map(OsString::from).collect();
+            line.extend(["--".into(), "--plugins".into(), workspace.plugins().into()]);
+            line.extend(rest);
+            step("measure", || workspace.cargo(line))?;
+            held.end()
         }
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
     }

@@ -44,7 +44,7 @@ impl App {
     /// # Errors
     /// The engine does not run on this machine.
     pub fn new(config: Config) -> Result<Self, AppError> {
-        let (metrics, databases) = (Metrics::new(), Databases::new(&config.databases));
+        let (metrics, databases) = (Metrics::new(), Databases::new(&config.databases, &config.secrets));
         let plugins = PluginHost::new(PluginHostOptions {
             cache: config.plugins.cache.clone(),
             metrics: metrics.clone(),
@@ -99,7 +99,7 @@ impl App {
         let mut granted = adapter.grants.databases.iter().filter_map(|name| Some((name, self.config.databases.get(name)?)));
         granted.find_map(|(name, database)| match database {
             Database::Sqlite(sqlite) if matches!(sqlite.path.try_exists(), Ok(false)) => Some((name.clone(), sqlite.path.clone())),
-            Database::Sqlite(_) => None,
+            Database::Sqlite(_) | Database::Postgres(_) => None,
         })
     }
 

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn only_a_granted_database_that_can_be_watched_is_watched() {
         let config = config::parse(CONFIG, Path::new("x.toml")).unwrap();
-        let databases = Databases::new(&config.databases);
+        let databases = Databases::new(&config.databases, &config.secrets);
         let watched = |source| watch(&source, &config.storages["s"], &databases).is_some();
         assert!(watched(WakeSource::DataVersion("main".into())));
         assert!(!watched(WakeSource::DataVersion("other".into())), "not granted");
@@ -86,7 +86,7 @@ mod tests {
     async fn a_commit_wakes() {
         let folder = tempfile::tempdir().unwrap();
         let config = config::parse(CONFIG, &folder.path().join("x.toml")).unwrap();
-        let databases = Databases::new(&config.databases);
+        let databases = Databases::new(&config.databases, &config.secrets);
         assert!(databases.create("main").await.unwrap());
         let (mut watch, wake) = (databases.watch("main").unwrap(), Arc::new(Notify::new()));
         // What came before is not known: the first look says yes.

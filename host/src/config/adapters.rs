@@ -133,7 +133,7 @@ fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
 }
 
 /// The file that a key names; an empty one is reported, and there all the same, so that it is reported once.
-fn pem_file(section: &Section<'_>, key: &'static str, folder: &Path) -> Option<Located<PathBuf>> {
+pub(super) fn pem_file(section: &Section<'_>, key: &'static str, folder: &Path) -> Option<Located<PathBuf>> {
     let file = section.text(key)?;
     if file.value.is_empty() {
         section.problem(file.at, key, "is empty: name a PEM file, or leave it out");
@@ -141,7 +141,8 @@ fn pem_file(section: &Section<'_>, key: &'static str, folder: &Path) -> Option<L
     Some(file.with(folder.join(file.value)))
 }
 
-fn client_certificate(section: &Section<'_>, folder: &Path) -> Option<ClientCertificate> {
+/// `tls_cert_file` and `tls_key_file`.
+pub(super) fn client_certificate(section: &Section<'_>, folder: &Path) -> Option<ClientCertificate> {
     let certificate = pem_file(section, "tls_cert_file", folder);
     let key = pem_file(section, "tls_key_file", folder);
     match (certificate, key) {

@@ -1,6 +1,6 @@
 //! What of a new configuration a running process cannot take over. All else (adapters, secrets, how relays work) it can.
 
-use super::model::{Adapter, Admin, Config, Log, Plugins, Publisher, Relay};
+use super::model::{Adapter, Admin, Config, Database, Log, Plugins, Postgres, PostgresUrl, Publisher, Relay};
 use super::places::Place;
 use std::collections::BTreeSet;
 
@@ -26,20 +26,8 @@ impl std::fmt::Display for Fixed {
 /// the new one can be taken over.
 #[must_use]
 pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
-    let Config {
-        file: _,
-        plugins,
-        databases,
-        secrets: _,
-        storages,
-        publishers: _,
-        relays,
-        admin,
-        log,
-        places,
-        shutdown_grace,
-        watch_config,
-    } = new;
+    let Config { file: _, plugins, databases, secrets, storages, publishers: _, relays, admin, log, places, shutdown_grace, watch_config } =
+        new;
     let mut keys = Vec::new();
     let mut differs = |differs: bool, key: String| keys.extend(differs.then_some(key));
     differs(old.shutdown_grace != *shutdown_grace, "shutdown_grace".to_owned());
@@ -64,6 +52,10 @@ pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     for name in names {
         differs(old.databases.get(name) != databases.get(name), format!("databases.{name}"));
     }
+    // Databases know from the start where theirs are read; adapters are loaded again.
+    for name in databases.values().flat_map(secrets_of).collect::<BTreeSet<_>>() {
+        differs(old.secrets.get(name) != secrets.get(name), format!("secrets.{name}"));
+    }
     for (name, storage) in storages {
         let database = |adapter: &Adapter| adapter.grants.databases.clone();
         differs(old.storages.get(name).is_some_and(|old| database(old) != database(storage)), format!("storages.{name}.database"));
@@ -74,6 +66,22 @@ pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         differs(old.storage != new.storage, format!("relays[{index}].storage"));
     }
     keys.into_iter().map(|key| Fixed { place: places.first([&key]), key }).collect()
+}
+
+/// The secrets that a database reads.
+fn secrets_of(database: &Database) -> impl Iterator<Item = &String> {
+    let (url, password) = match database {
+        Database::Postgres(postgres) => {
+            let Postgres { url, password, .. } = postgres.as_ref();
+            let url = match url {
+                PostgresUrl::Secret(name) => Some(name),
+                PostgresUrl::Written(_) => None,
+            };
+            (url, password.as_ref())
+        }
+        Database::Sqlite(_) => (None, None),
+    };
+    url.into_iter().chain(password)
 }
 
 /// Whether a relay has to begin anew with its own settings, or with those of the publishers that it sends through (how many lanes
@@ -101,10 +109,12 @@ plugins = { dir = "p", cache = "c", watch = true, pinned = false }
 [admin]
 listen = "127.0.0.1:1"
 stats_interval = "15s"
-[secrets.key]
-env = "A"
-[databases.main]
-url = "sqlite:a.db"
+[secrets]
+of-database = { env = "B" }
+key = { env = "A" }
+[databases]
+main = { url = "sqlite:a.db" }
+elsewhere = { url = "postgres://me@localhost/db", password = { secret = "of-database" } }
 [storages.outbox]
 plugin = "sqlite-storage"
 database = "main"
@@ -143,8 +153,9 @@ routes = [ { topic = "*", publisher = "webhooks" } ]
             ("pinned = false", "pinned = true", "o.toml:5: plugins.pinned"),
             ("127.0.0.1:1", "127.0.0.1:2", "o.toml:7: admin.listen"),
             ("\"15s\"", "\"1s\"", "o.toml:8: admin.stats_interval"),
-            ("sqlite:a.db", "sqlite:b.db", "o.toml:11: databases.main"),
-            ("name = \"orders\"", "name = \"others\"", "o.toml:22: relays[0].name"),
+            ("sqlite:a.db", "sqlite:b.db", "o.toml:13: databases.main"),
+            ("env = \"B\"", "env = \"C\"", "o.toml:10: secrets.of-database"),
+            ("name = \"orders\"", "name = \"others\"", "o.toml:24: relays[0].name"),
         ] {
             assert_eq!(told(&[(from, to)]), [expected]);
         }
@@ -152,7 +163,7 @@ routes = [ { topic = "*", publisher = "webhooks" } ]
         let other = "[databases.other]\nurl = \"sqlite:a.db\"\n[storages.outbox]";
         assert_eq!(
             told(&[("[storages.outbox]", other), ("database = \"main\"", "database = \"other\"")]),
-            ["o.toml:13: databases.other", "o.toml:17: storages.outbox.database"]
+            ["o.toml:15: databases.other", "o.toml:19: storages.outbox.database"]
         );
     }
 

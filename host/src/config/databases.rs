@@ -1,22 +1,93 @@
 //! `[databases.NAME]`.
 
-use super::model::{Database, Sqlite};
-use super::section::{Located, Section};
+use super::adapters::{self, Names};
+use super::model::{Database, Postgres, PostgresUrl, Sqlite, TlsMode};
+use super::postgres_url;
+use super::section::{Located, Range, Section, TextOrSecret};
 use std::path::Path;
+use std::time::Duration;
 
-/// Reads one database. `folder` is the configuration file's.
-pub(super) fn database(section: Section<'_>, folder: &Path) -> Option<Database> {
-    let url = section.required("url", "\"sqlite:outbox.db\"");
+/// What is supported, for errors.
+const SUPPORTED: &str = "sqlite, as in \"sqlite:outbox.db\", and postgres, as in \"postgres://user@host:5432/database\"";
+
+/// Sessions of one database. A relay uses three or four: it claims and settles at once, counts its backlog, and lends to the admin commands.
+const CONNECTIONS: usize = 8;
+
+/// Reads one database.
+pub(super) fn database(section: Section<'_>, names: &Names<'_>) -> Option<Database> {
+    let url = section.text_or_secret("url", "\"sqlite:outbox.db\"");
+    match url {
+        Some(url @ Located { value: TextOrSecret::Secret(name), .. }) => {
+            adapters::refers(&section, &url.with(name), "url", "secret", &names.secrets);
+            postgres(section, Some(PostgresUrl::Secret(name.to_owned())), names)
+        }
+        Some(Located { value: TextOrSecret::Text(url), at, .. }) if url.starts_with("postgres:") || url.starts_with("postgresql:") => {
+            let parsed = postgres_url::parse(url).map_err(|error| section.problem(at, "url", error)).ok();
+            postgres(section, parsed.map(PostgresUrl::Written), names)
+        }
+        Some(url @ Located { value: TextOrSecret::Text(text), .. }) => sqlite(section, Some(&url.with(text)), names.folder),
+        None => sqlite(section, None, names.folder),
+    }
+}
+
+fn sqlite(section: Section<'_>, url: Option<&Located<&str>>, folder: &Path) -> Option<Database> {
     let synchronous = section.word("synchronous", &["full", "normal"], "full");
-    let path = url.and_then(|url| match sqlite_path(&url) {
+    let path = url.and_then(|url| match sqlite_path(url) {
         Ok(path) => Some(folder.join(path)),
         Err(error) => {
             section.problem(url.at, "url", error);
             None
         }
     });
-    section.finish();
+    // Without a url it is not known which kind it is, and which keys it has.
+    if url.is_some() {
+        section.finish();
+    }
     Some(Database::Sqlite(Sqlite { path: path?, synchronous_full: synchronous.value == "full" }))
+}
+
+fn postgres(section: Section<'_>, url: Option<PostgresUrl>, names: &Names<'_>) -> Option<Database> {
+    let written = match &url {
+        Some(PostgresUrl::Written(url)) => Some(url),
+        _ => None,
+    };
+    let password = section.secret("password");
+    if let Some(password) = &password {
+        adapters::refers(&section, password, "password", "secret", &names.secrets);
+        if written.is_some_and(|url| url.password.is_some()) {
+            section.problem(password.at, "password", "contradicts the password in the url: leave one of the two out");
+        }
+    }
+    let word = section.word("tls", &TlsMode::WORDS, "verify-full");
+    let tls = if word.written { TlsMode::parse(word.value) } else { None };
+    if word.written && written.is_some_and(|url| url.tls.is_some()) {
+        section.problem(word.at, "tls", "contradicts sslmode in the url: leave one of the two out");
+    }
+    // The url of a secret may have a mode of its own, which is not known here.
+    let mode = tls.or_else(|| written.map(|url| url.tls.unwrap_or_else(|| url.endpoint.default_tls())));
+    let ca_file = adapters::pem_file(&section, "tls_ca_file", names.folder);
+    if let Some(ca_file) = &ca_file
+        && let Some(mode @ (TlsMode::Disable | TlsMode::Prefer | TlsMode::Require)) = mode
+    {
+        let text = format!("has no effect with tls = {:?}, which verifies nothing: write tls = \"verify-full\"", mode.as_str());
+        section.problem(ca_file.at, "tls_ca_file", text);
+    }
+    let tls_client = adapters::client_certificate(&section, names.folder);
+    if tls_client.is_some() && mode == Some(TlsMode::Disable) {
+        section.problem_here("has a client certificate (tls_cert_file), and no TLS to show it: leave it out, or change tls");
+    }
+    let max_connections = section.number("max_connections", CONNECTIONS, Range { min: 1, max: 1000 }).value;
+    let connect_timeout = section.duration("connect_timeout", Duration::from_secs(5), false).value;
+    section.finish();
+    Some(Database::Postgres(Box::new(Postgres {
+        url: url?,
+        password: password.map(|password| password.value.to_owned()),
+        tls,
+        tls_ca_file: ca_file.map(|file| file.value),
+        tls_client,
+        max_connections,
+        connect_timeout,
+    })))
 }
 
 /// The path of `sqlite:PATH`. A URL may hold a password: errors name its scheme only.
@@ -29,7 +100,7 @@ fn sqlite_path<'a>(url: &Located<&'a str>) -> Result<&'a str, String> {
         return Err("has no scheme: write \"sqlite:PATH\"".to_owned());
     }
     if scheme != "sqlite" {
-        return Err(format!("the scheme {scheme:?} is not supported: supported is sqlite, as in \"sqlite:outbox.db\""));
+        return Err(format!("the scheme {scheme:?} is not supported: supported are {SUPPORTED}"));
     }
     if path.starts_with("//") {
         return Err(

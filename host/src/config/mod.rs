@@ -13,6 +13,7 @@ mod json;
 pub mod model;
 mod outages;
 mod places;
+mod postgres_url;
 mod problem;
 mod relays;
 mod resolve;
@@ -24,6 +25,7 @@ pub use changes::{Fixed, fixed};
 pub use model::Config;
 pub use outages::{Warning, warnings};
 pub use places::{Place, Places};
+pub(crate) use postgres_url::parse as parse_postgres_url;
 pub use problem::{Problem, Problems};
 
 use std::io;

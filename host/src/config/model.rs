@@ -58,6 +58,8 @@ pub struct Plugins {
 pub enum Database {
     /// `sqlite:PATH`.
     Sqlite(Sqlite),
+    /// `postgres://...`.
+    Postgres(Box<Postgres>),
 }
 
 /// A SQLite file.
@@ -67,6 +69,149 @@ pub struct Sqlite {
     pub path: PathBuf,
     /// `synchronous`: whether a commit waits for the disk (`full`, the default), or may be lost on power failure (`normal`).
     pub synchronous_full: bool,
+}
+
+/// A PostgreSQL server and a database on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    /// `url`.
+    pub url: PostgresUrl,
+    /// `password`: the secret that holds it, by name; none: the URL has it, or none is needed.
+    pub password: Option<String>,
+    /// `tls`; none: what the URL says, or else [`Endpoint::default_tls`].
+    pub tls: Option<TlsMode>,
+    /// `tls_ca_file`: a PEM file of the certificate authorities to trust, instead of the system's.
+    pub tls_ca_file: Option<PathBuf>,
+    /// `tls_cert_file` and `tls_key_file`: what the host shows to the server.
+    pub tls_client: Option<ClientCertificate>,
+    /// `max_connections`: sessions that are open at once, those that listen for notifications not counted.
+    pub max_connections: usize,
+    /// `connect_timeout`: how long opening a session may take, TLS and authentication included.
+    pub connect_timeout: Duration,
+}
+
+impl Postgres {
+    /// Whether a password stands in the file, for everybody who may read it.
+    #[must_use]
+    pub fn password_in_file(&self) -> bool {
+        matches!(&self.url, PostgresUrl::Written(url) if url.password.is_some())
+    }
+}
+
+/// Where the URL of a PostgreSQL server comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PostgresUrl {
+    /// It stands in the file.
+    Written(ServerUrl),
+    /// It is the value of a secret, read for each session: the secret's name.
+    Secret(String),
+}
+
+/// A URL, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerUrl {
+    /// Where the server is.
+    pub endpoint: Endpoint,
+    /// The role to act as.
+    pub user: String,
+    /// The password, if it has one.
+    pub password: Option<Password>,
+    /// The database.
+    pub database: String,
+    /// `sslmode`.
+    pub tls: Option<TlsMode>,
+}
+
+/// A password. Never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(pub String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("***")
+    }
+}
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A name or an address, resolved at each connection.
+    Tcp {
+        /// Name or address, an IPv6 one without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// The file of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// Whether it is on this machine: nobody can listen in.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => {
+                host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+            }
+        }
+    }
+
+    /// How TLS is used where nothing is said: with full verification, or as the server likes on this machine.
+    #[must_use]
+    pub fn default_tls(&self) -> TlsMode {
+        if self.is_local() { TlsMode::Prefer } else { TlsMode::VerifyFull }
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(out, "{host}:{port}"),
+            Self::Unix(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
+/// How TLS is used, in the words of PostgreSQL's `sslmode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Not at all.
+    Disable,
+    /// If the server has it. Protects from nobody who can change what is sent.
+    Prefer,
+    /// Always, with whatever certificate the server shows.
+    Require,
+    /// The certificate must come from a trusted authority.
+    VerifyCa,
+    /// And must be for the host that was asked for.
+    VerifyFull,
+}
+
+impl TlsMode {
+    /// All modes, as they are written.
+    pub const WORDS: [&'static str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
+
+    /// Reads one.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        let modes = [Self::Disable, Self::Prefer, Self::Require, Self::VerifyCa, Self::VerifyFull];
+        Self::WORDS.iter().zip(modes).find(|(known, _)| **known == word).map(|(_, mode)| mode)
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disable => "disable",
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+            Self::VerifyCa => "verify-ca",
+            Self::VerifyFull => "verify-full",
+        }
+    }
 }
 
 /// Where a secret's value is read, each time it is asked for.

@@ -49,7 +49,7 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
         folder,
     };
     let secrets = collect(secret_sections, |_, section| secret(section, folder));
-    let databases = collect(database_sections, |_, section| databases::database(section, folder));
+    let databases = collect(database_sections, |_, section| databases::database(section, &names));
 
     let storage_sections = root.named("storages");
     let publisher_sections = root.named("publishers");

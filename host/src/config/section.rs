@@ -45,6 +45,13 @@ impl Located<usize> {
     }
 }
 
+/// A text, or the name of a secret that holds it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TextOrSecret<'a> {
+    Text(&'a str),
+    Secret(&'a str),
+}
+
 /// A number that a key may have, in words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
@@ -141,6 +148,27 @@ impl<'a> Section<'a> {
             }
             !text.value.is_empty()
         })
+    }
+
+    /// A text that must be there, or `{ secret = "NAME" }`. `example` shows what to write.
+    pub(super) fn text_or_secret(&self, key: &'static str, example: &str) -> Option<Located<TextOrSecret<'a>>> {
+        match self.table.and_then(|table| table.get(key)).map(Spanned::get_ref) {
+            Some(DeValue::Table(_)) => self.secret(key).map(|name| name.with(TextOrSecret::Secret(name.value))),
+            _ => self.required(key, example).map(|text| text.with(TextOrSecret::Text(text.value))),
+        }
+    }
+
+    /// `{ secret = "NAME" }`: the name.
+    pub(super) fn secret(&self, key: &'static str) -> Option<Located<&'a str>> {
+        let (at, value) = self.raw(key)?;
+        let DeValue::Table(table) = value else {
+            self.problem(at, key, "must not stand in the file: write { secret = \"NAME\" }, and where it is in [secrets.NAME]");
+            return None;
+        };
+        let section = self.sub(self.key(key), at, Some(table));
+        let name = section.required("secret", "\"NAME\"");
+        section.finish();
+        name.map(|name| Located { at, ..name })
     }
 
     /// A text, or `false` for none at all.

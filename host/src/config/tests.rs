@@ -1,7 +1,7 @@
 //! The reference file against the code, and a table of files that are wrong.
 
 use super::{Config, ConfigError, Places, Problems, load, parse, warnings};
-use crate::config::model::{Database, HostGrant, SecretSource};
+use crate::config::model::{Database, HostGrant, PostgresUrl, SecretSource, TlsMode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -102,6 +102,29 @@ fn values_arrive() {
     assert_eq!((relay.lease, relay.publish_timeout, relay.max_attempts), (Duration::from_secs(60), Duration::from_secs(10), 10));
     assert!(relay.routes[0].matcher.is_match("orders.eu.created") && !relay.routes[0].matcher.is_match("invoices"));
     assert_eq!(config.admin.unwrap().listen.to_string(), "127.0.0.1:9464");
+}
+
+#[test]
+fn a_server_is_read_with_its_defaults() {
+    let postgres = |to: &str| match changed("url = \"sqlite:outbox.db\"", to).unwrap().databases.remove("main") {
+        Some(Database::Postgres(postgres)) => *postgres,
+        other => panic!("{other:?}"),
+    };
+    let plain = postgres("url = \"postgres://u:p@db.example.com/d\"");
+    let PostgresUrl::Written(url) = &plain.url else { panic!("{:?}", plain.url) };
+    assert_eq!((plain.tls, url.endpoint.default_tls()), (None, TlsMode::VerifyFull));
+    assert_eq!((plain.max_connections, plain.connect_timeout), (8, Duration::from_secs(5)));
+    assert!(plain.password_in_file() && !format!("{plain:?}").contains("\"p\""));
+    for local in ["localhost", "127.0.0.1", "[::1]"] {
+        let local = postgres(&format!("url = \"postgres://u@{local}/d\""));
+        assert!(matches!(&local.url, PostgresUrl::Written(url) if url.endpoint.default_tls() == TlsMode::Prefer));
+    }
+    let secret = "url = { secret = \"api-token\" }\npassword = { secret = \"signing-key\" }\ntls = \"verify-ca\"\ntls_ca_file = \"ca.pem\"";
+    let secret = postgres(secret);
+    assert!(matches!(&secret.url, PostgresUrl::Secret(name) if name == "api-token"));
+    assert_eq!((secret.password.as_deref(), secret.tls), (Some("signing-key"), Some(TlsMode::VerifyCa)));
+    assert_eq!(secret.tls_ca_file.as_deref(), Some(Path::new("/etc/outhaul/ca.pem")));
+    assert!(!secret.password_in_file());
 }
 
 #[test]
@@ -259,7 +282,55 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     // The rest.
     ("url = \"sqlite:outbox.db\"", "url = \"sqlite://outbox.db\"", 8, "databases.main.url", "without \"//\""),
     ("url = \"sqlite:outbox.db\"", "url = \"sqlite:outbox.db?mode=ro\"", 8, "databases.main.url", "takes no parameters"),
-    ("url = \"sqlite:outbox.db\"", "url = \"postgres://u:hunter2@h/d\"", 8, "databases.main.url", "supported is sqlite"),
+    ("url = \"sqlite:outbox.db\"", "url = \"mysql://u:hunter2@h/d\"", 8, "databases.main.url", "supported are sqlite"),
+    ("url = \"sqlite:outbox.db\"", "url = \"postgres://u:hunter2@h\"", 8, "databases.main.url", "names no database"),
+    ("url = \"sqlite:outbox.db\"", "url = { secret = \"nobody\" }", 8, "databases.main.url", "there is no secret \"nobody\""),
+    ("url = \"sqlite:outbox.db\"", "url = { secret = \"api-token\", zzz = 1 }", 8, "databases.main.url.zzz", "unknown key"),
+    ("url = \"sqlite:outbox.db\"", "url = 5", 8, "databases.main.url", "a text"),
+    ("url = \"sqlite:outbox.db\"", "url = \"postgres://u@h/d\"\nsynchronous = \"full\"", 9, "databases.main.synchronous", "unknown key"),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u@h/d\"\npassword = \"hunter2\"",
+        9,
+        "databases.main.password",
+        "{ secret = \"NAME\" }",
+    ),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u:hunter2@h/d\"\npassword = { secret = \"api-token\" }",
+        9,
+        "databases.main.password",
+        "contradicts the password",
+    ),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u@h/d?sslmode=require\"\ntls = \"require\"",
+        9,
+        "databases.main.tls",
+        "contradicts sslmode",
+    ),
+    ("url = \"sqlite:outbox.db\"", "url = \"postgres://u@h/d\"\ntls = \"allow\"", 9, "databases.main.tls", "\"verify-full\""),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u@localhost/d\"\ntls_ca_file = \"c\"",
+        9,
+        "databases.main.tls_ca_file",
+        "tls = \"prefer\"",
+    ),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u@h/d\"\ntls_cert_file = \"c\"",
+        9,
+        "databases.main.tls_cert_file",
+        "add tls_key_file",
+    ),
+    (
+        "url = \"sqlite:outbox.db\"",
+        "url = \"postgres://u@h/d\"\nmax_connections = 0",
+        9,
+        "databases.main.max_connections",
+        "from 1 to 1000",
+    ),
     ("url = \"sqlite:outbox.db\"", "url = \"u/hunter2@h:5432/d\"", 8, "databases.main.url", "has no scheme"),
     ("[\"hooks.example.com:443\"]", "[\"https://u:hunter2@h.example:443/\"]", 15, "publishers.webhooks.allow_hosts", "\"h.example:443\""),
     ("url = \"sqlite:outbox.db\"", "url = \"outbox.db\"", 8, "databases.main.url", "has no scheme"),

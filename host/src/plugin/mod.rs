@@ -23,7 +23,6 @@ mod manifest;
 mod net;
 mod pins;
 mod publisher;
-mod secrets;
 mod sightings;
 mod slot;
 mod sql_host;
@@ -42,6 +41,7 @@ pub use storage::StoragePlugin;
 use crate::config::model::{Adapter as AdapterConfig, Publisher as PublisherConfig, SecretSource};
 use crate::domain::{Failure, FailureCode};
 use crate::metrics::Metrics;
+use crate::secrets::Secrets;
 use crate::sql::Databases;
 use cache::Cache;
 use denials::Denials;
@@ -230,7 +230,7 @@ struct Inner {
     cache: Option<Cache>,
     metrics: Metrics,
     databases: Databases,
-    secrets: secrets::Secrets,
+    secrets: Secrets,
 }
 
 impl std::fmt::Debug for PluginHost {
@@ -247,7 +247,7 @@ impl PluginHost {
     pub fn new(options: PluginHostOptions) -> Result<Self, PluginError> {
         let engine = engine::start()?;
         let cache = options.cache.map(|directory| Cache::new(directory, &engine));
-        let secrets = secrets::Secrets::new(options.secrets);
+        let secrets = Secrets::new(options.secrets);
         Ok(Self(Arc::new(Inner { engine, cache, metrics: options.metrics, databases: options.databases, secrets })))
     }
 
@@ -325,7 +325,7 @@ impl PluginHost {
 
     fn shared(&self, kind: Kind, adapter: &AdapterConfig, anatomy: &Anatomy, origin: Origin<'_>) -> Result<Arc<Shared>, PluginError> {
         let identity = Identity { kind, name: adapter.name.clone(), generation: origin.generation };
-        let secrets = origin.secrets.map_or_else(|| self.0.secrets.clone(), |sources| secrets::Secrets::new(sources.clone()));
+        let secrets = origin.secrets.map_or_else(|| self.0.secrets.clone(), |sources| Secrets::new(sources.clone()));
         let policy = Arc::new(Policy::new(identity.section(), adapter.grants.clone(), anatomy.requests.clone()));
         for key in policy.unused_grants() {
             tracing::warn!(adapter = identity.name, "granted but without effect, because of the component's manifest: {key}");

@@ -4,11 +4,13 @@
 //! list in one transaction; a [`Transaction`] stays open between calls and is rolled back when it is dropped. Both come in two
 //! forms: asynchronous for the host, `..._blocking` for adapters that are plain Rust on plain threads (see [`blocking`]).
 //!
-//! `sqlite` is the only kind of database so far. Another one is another variant of the three `Backend` enums here, and of
+//! `sqlite` and `postgres` are the kinds of databases so far. Another one is another variant of the `Backend` enums here, and of
 //! [`crate::config::model::Database`].
 
 pub mod blocking;
 mod error;
+mod place;
+mod postgres;
 mod sqlite;
 mod types;
 
@@ -16,6 +18,7 @@ pub use error::{SqlError, SqlErrorCode};
 pub use types::{Access, Bounds, ColumnType, Dialect, Rows, Statement, Value, Values};
 
 use crate::config::model;
+use crate::secrets::Secrets;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,15 +32,18 @@ pub struct Databases {
 #[derive(Debug)]
 enum Backend {
     Sqlite(sqlite::Database),
+    Postgres(postgres::Database),
 }
 
 impl Databases {
-    /// Takes the `[databases.NAME]` tables of the configuration.
+    /// Takes the `[databases.NAME]` and `[secrets.NAME]` tables of the configuration.
     #[must_use]
-    pub fn new(configured: &BTreeMap<String, model::Database>) -> Self {
+    pub fn new(configured: &BTreeMap<String, model::Database>, secrets: &BTreeMap<String, model::SecretSource>) -> Self {
+        let secrets = Secrets::new(secrets.clone());
         let by_name = configured.iter().map(|(name, database)| {
             let backend = match database {
                 model::Database::Sqlite(settings) => Backend::Sqlite(sqlite::Database::new(name, settings)),
+                model::Database::Postgres(settings) => Backend::Postgres(postgres::Database::new(name, settings, &secrets)),
             };
             (name.clone(), backend)
         });
@@ -56,11 +62,12 @@ impl Databases {
     /// Opens a database, or shares what is open already.
     ///
     /// # Errors
-    /// `denied` for a name that is not configured; `unavailable`, `read-only` or `busy` where the file cannot be opened. A
+    /// `denied` for a name that is not configured; `unavailable`, `read-only` or `busy` where it cannot be opened. A
     /// database that is lost later is opened again by the next call that needs it.
     pub async fn open(&self, name: &str, access: Access) -> Result<Connection, SqlError> {
         match self.backend(name)? {
             Backend::Sqlite(database) => Ok(Connection { backend: ConnectionBackend::Sqlite(database.open(access).await?) }),
+            Backend::Postgres(database) => Ok(Connection { backend: ConnectionBackend::Postgres(database.open(access).await?) }),
         }
     }
 
@@ -71,6 +78,7 @@ impl Databases {
     pub fn open_blocking(&self, name: &str, access: Access) -> Result<Connection, SqlError> {
         match self.backend(name)? {
             Backend::Sqlite(database) => Ok(Connection { backend: ConnectionBackend::Sqlite(database.open_blocking(access)?) }),
+            Backend::Postgres(database) => Ok(Connection { backend: ConnectionBackend::Postgres(database.open_blocking(access)?) }),
         }
     }
 
@@ -82,16 +90,21 @@ impl Databases {
     pub async fn create(&self, name: &str) -> Result<bool, SqlError> {
         match self.backend(name)? {
             Backend::Sqlite(database) => database.create().await,
+            Backend::Postgres(database) => Err(database.create()),
         }
     }
 
     /// Watches a database for commits. Opens nothing: the first [`ChangeWatch::changed`] does.
     ///
     /// # Errors
-    /// `denied` for a name that is not configured.
+    /// `denied` for a name that is not configured; `other` for a kind of database that counts no commits.
     pub fn watch(&self, name: &str) -> Result<ChangeWatch, SqlError> {
         match self.backend(name)? {
-            Backend::Sqlite(database) => Ok(ChangeWatch { backend: WatchBackend::Sqlite(database.watch()) }),
+            Backend::Sqlite(database) => Ok(ChangeWatch { watch: database.watch() }),
+            Backend::Postgres(_) => {
+                let text = format!("database {name:?}: PostgreSQL counts no commits: listen to a channel instead");
+                Err(SqlError::new(SqlErrorCode::Other, text))
+            }
         }
     }
 }
@@ -105,6 +118,7 @@ pub struct Connection {
 #[derive(Debug, Clone)]
 enum ConnectionBackend {
     Sqlite(sqlite::Connection),
+    Postgres(postgres::Connection),
 }
 
 impl Connection {
@@ -113,6 +127,7 @@ impl Connection {
     pub fn dialect(&self) -> Dialect {
         match &self.backend {
             ConnectionBackend::Sqlite(_) => Dialect::Sqlite,
+            ConnectionBackend::Postgres(_) => Dialect::Postgres,
         }
     }
 
@@ -126,10 +141,12 @@ impl Connection {
     pub async fn execute(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match &self.backend {
             ConnectionBackend::Sqlite(connection) => connection.execute(statements, bounds).await,
+            ConnectionBackend::Postgres(connection) => connection.execute(statements, bounds).await,
         }
     }
 
-    /// Starts a transaction that may write, and runs the first statements in it. Other writers wait until it ends.
+    /// Starts a transaction that may write, and runs the first statements in it. In SQLite other writers wait until it ends; in
+    /// Postgres it is READ COMMITTED.
     ///
     /// # Errors
     /// See [`SqlErrorCode`]; the transaction is rolled back.
@@ -138,6 +155,10 @@ impl Connection {
             ConnectionBackend::Sqlite(connection) => {
                 let (transaction, rows) = connection.begin(statements, bounds).await?;
                 Ok((Transaction { backend: TransactionBackend::Sqlite(transaction) }, rows))
+            }
+            ConnectionBackend::Postgres(connection) => {
+                let (transaction, rows) = connection.begin(statements, bounds).await?;
+                Ok((Transaction { backend: TransactionBackend::Postgres(transaction) }, rows))
             }
         }
     }
@@ -149,6 +170,7 @@ impl Connection {
     pub fn execute_blocking(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match &self.backend {
             ConnectionBackend::Sqlite(connection) => connection.execute_blocking(statements, bounds),
+            ConnectionBackend::Postgres(connection) => connection.execute_blocking(statements, bounds),
         }
     }
 
@@ -161,6 +183,10 @@ impl Connection {
             ConnectionBackend::Sqlite(connection) => {
                 let (transaction, rows) = connection.begin_blocking(statements, bounds)?;
                 Ok((Transaction { backend: TransactionBackend::Sqlite(transaction) }, rows))
+            }
+            ConnectionBackend::Postgres(connection) => {
+                let (transaction, rows) = connection.begin_blocking(statements, bounds)?;
+                Ok((Transaction { backend: TransactionBackend::Postgres(transaction) }, rows))
             }
         }
     }
@@ -175,6 +201,7 @@ pub struct Transaction {
 #[derive(Debug)]
 enum TransactionBackend {
     Sqlite(sqlite::Transaction),
+    Postgres(postgres::Transaction),
 }
 
 impl Transaction {
@@ -185,6 +212,7 @@ impl Transaction {
     pub async fn execute(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match &mut self.backend {
             TransactionBackend::Sqlite(transaction) => transaction.execute(statements, bounds).await,
+            TransactionBackend::Postgres(transaction) => transaction.execute(statements, bounds).await,
         }
     }
 
@@ -195,6 +223,7 @@ impl Transaction {
     pub async fn commit(self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match self.backend {
             TransactionBackend::Sqlite(transaction) => transaction.commit(statements, bounds).await,
+            TransactionBackend::Postgres(transaction) => transaction.commit(statements, bounds).await,
         }
     }
 
@@ -205,6 +234,7 @@ impl Transaction {
     pub fn execute_blocking(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match &mut self.backend {
             TransactionBackend::Sqlite(transaction) => transaction.execute_blocking(statements, bounds),
+            TransactionBackend::Postgres(transaction) => transaction.execute_blocking(statements, bounds),
         }
     }
 
@@ -215,6 +245,7 @@ impl Transaction {
     pub fn commit_blocking(self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         match self.backend {
             TransactionBackend::Sqlite(transaction) => transaction.commit_blocking(statements, bounds),
+            TransactionBackend::Postgres(transaction) => transaction.commit_blocking(statements, bounds),
         }
     }
 }
@@ -222,12 +253,7 @@ impl Transaction {
 /// Tells whether a database has changed.
 #[derive(Debug)]
 pub struct ChangeWatch {
-    backend: WatchBackend,
-}
-
-#[derive(Debug)]
-enum WatchBackend {
-    Sqlite(sqlite::ChangeWatch),
+    watch: sqlite::ChangeWatch,
 }
 
 impl ChangeWatch {
@@ -237,8 +263,6 @@ impl ChangeWatch {
     /// # Errors
     /// `unavailable` or `busy`, where the file cannot be read now. Later calls try again.
     pub async fn changed(&mut self) -> Result<bool, SqlError> {
-        match &mut self.backend {
-            WatchBackend::Sqlite(watch) => watch.changed().await,
-        }
+        self.watch.changed().await
     }
 }

@@ -61,7 +61,7 @@ impl Bench {
         let host = PluginHost::new(PluginHostOptions {
             cache,
             metrics: metrics.clone(),
-            databases: Databases::new(&[database("main"), database("other")].into()),
+            databases: Databases::new(&[database("main"), database("other")].into(), &Default::default()),
             secrets: secrets.map(|name| (name.to_owned(), SecretSource::File(folder.path().join(name)))).into(),
         });
         Self { host: host.unwrap(), metrics, folder }

@@ -5,9 +5,9 @@
 //! stay byte for byte what was stored.
 
 use crate::header;
-use crate::template::{RenderError, Template};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::{HeaderName, HeaderValue};
+use outhaul_sdk::template::{RenderError, Template};
 use outhaul_sdk::{Failure, Message};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode, utf8_percent_encode};
 use serde::{Deserialize, Serialize};

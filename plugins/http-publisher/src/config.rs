@@ -6,7 +6,7 @@ use crate::forward::{Forward, ForwardConfig};
 use crate::header;
 use crate::sign::{Signature, SignatureConfig};
 use http::{HeaderName, HeaderValue, Method};
-use outhaul_sdk::{Failure, parse_config};
+use outhaul_sdk::{Failure, Size, parse_config, parse_duration};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -123,37 +123,6 @@ impl<'de> Deserialize<'de> for HeaderConfig {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HeaderConfig, A::Error> {
                 let Table { secret, prefix } = Table::deserialize(MapAccessDeserializer::new(map))?;
                 Ok(HeaderConfig::Secret { secret, prefix })
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-/// A number of bytes, or a text such as `64KiB`.
-struct Size(u64);
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = Size;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a number of bytes, or a text such as \"64KiB\" or \"1MiB\"")
-            }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
-                Ok(Size(bytes))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
-                let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-                let (number, unit) = text.split_at(end);
-                let factor = match unit.trim() {
-                    "" | "B" => 1,
-                    "KiB" => 1 << 10,
-                    "MiB" => 1 << 20,
-                    _ => return Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                };
-                let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-                bytes.map(Size).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
         deserializer.deserialize_any(Either)
@@ -297,7 +266,7 @@ fn resolve(config: Config) -> Result<Settings, String> {
         forward,
         content_type,
         idempotency_header,
-        timeout: config.timeout.as_deref().map(parse_timeout).transpose()?,
+        timeout: config.timeout.as_deref().map(parse_duration).transpose().map_err(|error| format!("`timeout`: {error}"))?,
         concurrency: config.concurrency,
         max_response_bytes: usize::try_from(config.max_response_bytes.0).map_err(|error| format!("`max_response_bytes`: {error}"))?,
         tombstone: config.tombstone,
@@ -326,14 +295,6 @@ fn parse_method(text: &str) -> Result<Method, String> {
         return Err(format!("`method`: {text} cannot carry a message; use POST, PUT, PATCH or DELETE"));
     }
     Ok(method)
-}
-
-fn parse_timeout(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(timeout) if timeout >= Duration::from_millis(1) => Ok(timeout),
-        Ok(_) => Err("`timeout`: must be at least 1ms".into()),
-        Err(error) => Err(format!("`timeout`: {error}; write it as \"5s\" or \"500ms\"")),
-    }
 }
 
 fn own_header(key: &str, text: &str) -> Result<HeaderName, String> {

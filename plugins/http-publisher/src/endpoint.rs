@@ -1,7 +1,7 @@
 //! Where requests go: scheme and host are fixed by the configuration, path and query may depend on the message.
 
-use crate::template::{RenderError, Template};
 use http::uri::{Authority, PathAndQuery};
+use outhaul_sdk::template::{RenderError, Template};
 use outhaul_sdk::{Failure, FailureCode, Message};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 

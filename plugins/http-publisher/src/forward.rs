@@ -2,6 +2,7 @@
 
 use crate::header;
 use http::HeaderName;
+use outhaul_sdk::pattern::Pattern;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashSet};
 
@@ -32,27 +33,6 @@ pub enum Forwarding {
     Impossible(&'static str),
 }
 
-/// A name, or the beginning of names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Pattern {
-    text: String,
-    open_ended: bool,
-}
-
-impl Pattern {
-    fn parse(text: &str) -> Result<Self, String> {
-        let (start, open_ended) = text.strip_suffix('*').map_or((text, false), |start| (start, true));
-        if start.contains('*') || (start.is_empty() && !open_ended) {
-            return Err(format!("`{text}` must be a header name, or the beginning of one followed by `*`"));
-        }
-        Ok(Self { text: start.to_ascii_lowercase(), open_ended })
-    }
-
-    fn matches(&self, lower: &str) -> bool {
-        if self.open_ended { lower.starts_with(&self.text) } else { lower == self.text }
-    }
-}
-
 /// The rules, checked.
 #[derive(Debug, Clone)]
 pub struct Forward {
@@ -73,13 +53,7 @@ impl Forward {
     /// # Errors
     /// The key below `forward_headers`, and what is wrong with it.
     pub fn new(config: &ForwardConfig, reserved: HashSet<HeaderName>, reserve_cloudevents: bool) -> Result<Self, String> {
-        let patterns = |key: &str, texts: &[String]| {
-            texts
-                .iter()
-                .map(|text| Pattern::parse(text))
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|error| format!("`forward_headers.{key}`: {error}"))
-        };
+        let patterns = |key: &str, texts: &[String]| Pattern::parse_all(texts).map_err(|error| format!("`forward_headers.{key}`: {error}"));
         if !config.prefix.is_empty() {
             header::name(&config.prefix).map_err(|error| format!("`forward_headers.prefix`: {error}"))?;
         }

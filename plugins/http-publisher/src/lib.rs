@@ -14,7 +14,6 @@ pub mod request;
 pub mod response;
 pub mod schedule;
 pub mod sign;
-pub mod template;
 #[cfg(test)]
 mod testing;
 

@@ -21,15 +21,17 @@ pub mod bindings;
 mod config;
 mod failure;
 mod manifest;
+pub mod pattern;
 mod publisher;
 mod storage;
+pub mod template;
 #[cfg(target_arch = "wasm32")]
 pub mod tls;
 
 pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
 pub use bindings::storage::outhaul::adapter::sql;
-pub use config::parse_config;
+pub use config::{Size, parse_config, parse_duration};
 pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
 pub use publisher::Publisher;
 pub use storage::{

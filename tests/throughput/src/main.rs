@@ -91,7 +91,7 @@ async fn measure(options: &Options, batch: u32, kind: Kind) -> Result<f64> {
     let file = dir.path().join("outbox.db");
     Connection::open(&file)?.pragma_update(None, "journal_mode", "wal")?;
     let config = configuration(&options.plugins, dir.path(), batch)?;
-    let databases = Databases::new(&config.databases);
+    let databases = Databases::new(&config.databases, &config.secrets);
     let storage_config = config.storages.get("outbox").context("the storage is configured")?;
     let json = storage_config.config.to_string();
 

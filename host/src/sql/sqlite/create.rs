@@ -33,7 +33,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn databases(path: PathBuf) -> Databases {
-        Databases::new(&BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true }))]))
+        Databases::new(&BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true }))]), &BTreeMap::new())
     }
 
     #[tokio::test]

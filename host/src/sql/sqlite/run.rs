@@ -5,13 +5,11 @@ use super::connection::{Open, Settings};
 use super::fault::{Fault, Stage};
 use super::thread::Work;
 use crate::domain::Column;
+use crate::sql::place::place;
 use crate::sql::{ColumnType, Rows, SqlErrorCode, Statement, Value, Values};
 use rusqlite::types::{Null, ValueRef};
 use rusqlite::{CachedStatement, Row};
 use std::fmt::Write;
-
-/// So much of a statement is shown in an error, in characters.
-const SHOWN: usize = 120;
 
 /// What each value of a result costs on top of its bytes, in bytes: its offset or its number.
 const VALUE_BYTES: usize = 8;
@@ -31,16 +29,6 @@ pub(super) fn all(open: &Open, settings: &Settings, clock: &CallClock, work: &Wo
         results.push(rows.map_err(|fault| fault.at(&place(index, work.statements.len(), &statement.sql)))?);
     }
     Ok(results)
-}
-
-/// `statement 2 of 3 (UPDATE outbox SET …): `
-fn place(index: usize, of: usize, sql: &str) -> String {
-    let mut shown: String = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((cut, _)) = shown.char_indices().nth(SHOWN) {
-        shown.truncate(cut);
-        shown.push('…');
-    }
-    format!("statement {} of {of} ({shown}): ", index + 1)
 }
 
 /// How many bytes of result are left to the call.

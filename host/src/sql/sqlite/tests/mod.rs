@@ -32,7 +32,7 @@ pub(super) struct Fixture {
 
 pub(super) fn databases(path: &Path) -> Databases {
     let settings = model::Sqlite { path: path.to_owned(), synchronous_full: true };
-    Databases::new(&BTreeMap::from([("main".to_owned(), model::Database::Sqlite(settings))]))
+    Databases::new(&BTreeMap::from([("main".to_owned(), model::Database::Sqlite(settings))]), &BTreeMap::new())
 }
 
 pub(super) fn create(path: &Path, journal_mode: &str) {

@@ -1,6 +1,6 @@
 //! Texts with placeholders: `{topic}`, `{key}`, `{id}`, `{header:NAME}`; `{{` and `}}` stand for the braces themselves.
 
-use outhaul_sdk::Message;
+use crate::Message;
 use std::fmt;
 use thiserror::Error;
 
@@ -128,6 +128,12 @@ impl Template {
         self.parts.iter().map(|part| if let Part::Text(text) = part { text } else { stand_in }).collect()
     }
 
+    /// Whether it is nothing but `{topic}`: then the topic can be borrowed.
+    #[must_use]
+    pub fn is_topic(&self) -> bool {
+        matches!(self.parts.as_slice(), [Part::Field(Field::Topic)])
+    }
+
     /// The text for a message; `append` appends a value, encoded for where it is to stand.
     ///
     /// # Errors
@@ -168,12 +174,17 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::batch_of;
-    use outhaul_sdk::NewMessage;
+    use crate::{Batch, NewMessage};
+
+    fn of(message: &NewMessage<'_>) -> Batch {
+        let mut batch = Batch::new();
+        batch.push(message);
+        batch
+    }
 
     #[test]
     fn placeholders_are_replaced() {
-        let batch = batch_of(&[NewMessage { id: "7", topic: "t", key: Some("k"), headers: &[("Tenant", b"x")], ..NewMessage::default() }]);
+        let batch = of(&NewMessage { id: "7", topic: "t", key: Some("k"), headers: &[("Tenant", b"x")], ..NewMessage::default() });
         let template = Template::parse("{{a}}-{topic}/{key}/{id}/{header:tenant}").unwrap();
         assert_eq!(template.render(batch.message(0)).unwrap(), "{a}-t/k/7/x");
         assert_eq!(template.sample("_"), "{a}-_/_/_/_");
@@ -181,7 +192,7 @@ mod tests {
 
     #[test]
     fn missing_and_empty_values_are_named() {
-        let batch = batch_of(&[NewMessage { id: "7", topic: "", headers: &[("b", b"\xff")], ..NewMessage::default() }]);
+        let batch = of(&NewMessage { id: "7", topic: "", headers: &[("b", b"\xff")], ..NewMessage::default() });
         let error = |text: &str| Template::parse(text).unwrap().render(batch.message(0)).unwrap_err().to_string();
         assert_eq!(error("{key}"), "the message has no value for {key}");
         assert_eq!(error("{topic}"), "the message has no value for {topic}");

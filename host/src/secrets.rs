@@ -10,7 +10,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a granted secret has no value.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SecretFault {
+pub(crate) enum SecretFault {
     #[error("secret \"{0}\" is granted but not configured: add [secrets.{0}] with env or file")]
     Unknown(String),
     #[error("secret \"{name}\": the environment variable {variable} is not set, or not UTF-8")]
@@ -21,15 +21,15 @@ pub(super) enum SecretFault {
 
 /// The configured secrets.
 #[derive(Debug, Clone)]
-pub(super) struct Secrets(Arc<BTreeMap<String, SecretSource>>);
+pub(crate) struct Secrets(Arc<BTreeMap<String, SecretSource>>);
 
 impl Secrets {
-    pub(super) fn new(sources: BTreeMap<String, SecretSource>) -> Self {
+    pub(crate) fn new(sources: BTreeMap<String, SecretSource>) -> Self {
         Self(Arc::new(sources))
     }
 
     /// The value of a secret that is granted to whoever asks.
-    pub(super) async fn read(&self, name: &str) -> Result<String, SecretFault> {
+    pub(crate) async fn read(&self, name: &str) -> Result<String, SecretFault> {
         match self.0.get(name) {
             None => Err(SecretFault::Unknown(name.to_owned())),
             Some(SecretSource::Env(variable)) => {

@@ -1,0 +1,292 @@
+//! PostgreSQL, over the messages of `postgres-protocol`.
+//!
+//! The messages and SCRAM are that crate's; the order in which they are sent is ours, because it is what a relay's speed is made of.
+//! A claim of 50 rows works for a millisecond, and a round trip to another machine takes half of one: here BEGIN, the settings, all
+//! statements of a call and, where nothing is left to check, COMMIT share one. The clients that were looked at (sqlx, tokio-postgres)
+//! take one for each; they also ask for results in binary form, which a host that knows nothing of a table's types cannot write out;
+//! keep prepared statements by their text alone, or need them where a pooler allows none; read a row of a gigabyte before anybody can
+//! refuse it; and write parameters to the log.
+//!
+//! * `settings`: what is configured, and the secrets.
+//! * `connect`, `tls`: opening a session.
+//! * `wire`: messages in and out.
+//! * `session`: statements in, rows out.
+//! * `values`: parameters and results.
+//! * `guard`: what a guest's statement may be.
+//! * `fault`: SQLSTATEs in our words.
+//! * `pool`: who uses which session.
+//! * `runtime`: for plain threads.
+
+mod connect;
+mod fault;
+mod guard;
+mod pool;
+mod runtime;
+mod session;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod values;
+mod wire;
+
+use super::place::place;
+use super::{Access, Bounds, Rows, SqlError, SqlErrorCode, Statement};
+use crate::config::model;
+use crate::secrets::Secrets;
+use fault::Fault;
+use pool::{Lease, Pool};
+use runtime::OwnRuntime;
+use session::{Finish, Start, Work};
+use settings::Settings;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long opening a database may wait: for a session, or for one that is lent to come back.
+const OPEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long an answer may be late. The server ends statements at the deadline itself; who says nothing then is gone, or frozen.
+const LATE: Duration = Duration::from_millis(100);
+
+/// How long a rollback may take. It waits for nothing but the server.
+const ROLL_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// A configured database.
+#[derive(Debug, Clone)]
+pub(super) struct Database(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: Arc<Settings>,
+    /// For asynchronous calls.
+    pool: Arc<Pool>,
+    /// For plain threads; none: not used yet.
+    blocking: Mutex<Option<Arc<Blocking>>>,
+}
+
+/// What plain threads use.
+#[derive(Debug)]
+struct Blocking {
+    pool: Arc<Pool>,
+    runtime: OwnRuntime,
+}
+
+impl Database {
+    /// Opens nothing.
+    pub(super) fn new(name: &str, configured: &model::Postgres, secrets: &Secrets) -> Self {
+        let settings = Arc::new(Settings::new(name, configured, secrets));
+        Self(Arc::new(Inner { pool: Arc::new(Pool::new(Arc::clone(&settings))), settings, blocking: Mutex::default() }))
+    }
+
+    fn blocking(&self) -> Result<Arc<Blocking>, SqlError> {
+        let mut blocking = self.0.blocking.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(blocking) = &*blocking {
+            return Ok(Arc::clone(blocking));
+        }
+        let made = Arc::new(Blocking { pool: Arc::new(Pool::new(Arc::clone(&self.0.settings))), runtime: OwnRuntime::new()? });
+        *blocking = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn error(&self, fault: Fault) -> SqlError {
+        SqlError::new(fault.error.code, format!("database {:?}: {}", self.0.settings.name, fault.error.detail))
+    }
+
+    pub(super) async fn open(&self, access: Access) -> Result<Connection, SqlError> {
+        self.open_in(&self.0.pool, access).await
+    }
+
+    pub(super) fn open_blocking(&self, access: Access) -> Result<Connection, SqlError> {
+        let blocking = self.blocking()?;
+        blocking.runtime.block_on(self.open_in(&blocking.pool, access))
+    }
+
+    /// Makes sure that there is a session.
+    async fn open_in(&self, pool: &Arc<Pool>, access: Access) -> Result<Connection, SqlError> {
+        let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
+        lease.map_err(|fault| self.error(fault))?.hand_back();
+        Ok(Connection { database: self.clone(), access })
+    }
+
+    /// Says who creates databases.
+    pub(super) fn create(&self) -> SqlError {
+        let text = "the host does not create PostgreSQL databases: their owner does, with CREATE DATABASE";
+        self.error(Fault::harmless(SqlErrorCode::Unavailable, text))
+    }
+
+    /// Runs a call in a transaction of its own, or the beginning of one. The lease comes back if the transaction is still open.
+    async fn run(&self, pool: &Arc<Pool>, work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
+        let Start::New(access) = work.start else { return Err(over()) };
+        let lease = match guarded(&work) {
+            Ok(()) => pool.lease(access, work.bounds.deadline).await,
+            Err(fault) => Err(fault),
+        };
+        self.run_in(lease.map_err(|fault| self.error(fault))?, work).await
+    }
+
+    /// Runs a call in a session. After an error the transaction is rolled back, or its session closed.
+    async fn run_in(&self, mut lease: Lease, work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
+        let began = Instant::now();
+        let result = match guarded(&work) {
+            Ok(()) => {
+                let late = work.bounds.deadline.checked_add(LATE).unwrap_or(work.bounds.deadline);
+                let answer = tokio::time::timeout_at(late.into(), lease.session.run(&work)).await;
+                answer.unwrap_or_else(|_| Err(Fault::silent(began.elapsed())))
+            }
+            Err(fault) => Err(fault),
+        };
+        match result {
+            Ok(rows) if work.finish == Finish::KeepOpen => Ok((Some(lease), rows)),
+            Ok(rows) => {
+                lease.hand_back();
+                Ok((None, rows))
+            }
+            Err(fault) => {
+                lease.pool.learn(&fault);
+                if !fault.lost {
+                    roll_back(lease).await;
+                }
+                Err(self.error(fault))
+            }
+        }
+    }
+}
+
+/// Rolls back and hands the session back; one that does not answer is closed.
+async fn roll_back(mut lease: Lease) {
+    let until = Instant::now() + ROLL_BACK_WITHIN;
+    if let Ok(Ok(())) = tokio::time::timeout_at(until.into(), lease.session.roll_back()).await {
+        lease.hand_back();
+    }
+}
+
+fn guarded(work: &Work) -> Result<(), Fault> {
+    for (index, statement) in work.statements.iter().enumerate() {
+        guard::check(&statement.sql).map_err(|fault| fault.at(&place(index, work.statements.len(), &statement.sql)))?;
+    }
+    Ok(())
+}
+
+fn over() -> SqlError {
+    SqlError::new(SqlErrorCode::Other, "the transaction is over: an earlier call failed and rolled it back; begin a new one")
+}
+
+/// See [`super::Connection`].
+#[derive(Debug, Clone)]
+pub(super) struct Connection {
+    database: Database,
+    access: Access,
+}
+
+impl Connection {
+    fn whole(&self, statements: Vec<Statement>, bounds: Bounds) -> Work {
+        Work { start: Start::New(self.access), statements, bounds, finish: Finish::Commit }
+    }
+
+    fn first(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Work, SqlError> {
+        match self.access {
+            Access::ReadWrite => Ok(Work { start: Start::New(self.access), statements, bounds, finish: Finish::KeepOpen }),
+            Access::ReadOnly => Err(SqlError::new(
+                SqlErrorCode::ReadOnly,
+                "a transaction that may write cannot begin on a connection opened read-only: open it read-write",
+            )),
+        }
+    }
+
+    pub(super) async fn execute(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        let (_, rows) = self.database.run(&self.database.0.pool, self.whole(statements, bounds)).await?;
+        Ok(rows)
+    }
+
+    pub(super) fn execute_blocking(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        let blocking = self.database.blocking()?;
+        let (_, rows) = blocking.runtime.block_on(self.database.run(&blocking.pool, self.whole(statements, bounds)))?;
+        Ok(rows)
+    }
+
+    pub(super) async fn begin(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<(Transaction, Vec<Rows>), SqlError> {
+        let (lease, rows) = self.database.run(&self.database.0.pool, self.first(statements, bounds)?).await?;
+        Ok((Transaction { database: self.database.clone(), lease, blocking: None }, rows))
+    }
+
+    pub(super) fn begin_blocking(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<(Transaction, Vec<Rows>), SqlError> {
+        let work = self.first(statements, bounds)?;
+        let blocking = self.database.blocking()?;
+        let (lease, rows) = blocking.runtime.block_on(self.database.run(&blocking.pool, work))?;
+        Ok((Transaction { database: self.database.clone(), lease, blocking: Some(blocking) }, rows))
+    }
+}
+
+/// See [`super::Transaction`]. Without a lease it is over.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    database: Database,
+    lease: Option<Lease>,
+    /// Whose runtime the session belongs to, where a plain thread began it.
+    blocking: Option<Arc<Blocking>>,
+}
+
+impl Transaction {
+    async fn run(&mut self, statements: Vec<Statement>, bounds: Bounds, finish: Finish) -> Result<Vec<Rows>, SqlError> {
+        // If this future is dropped, the lease is as well, and the session with it.
+        let lease = self.lease.take().ok_or_else(over)?;
+        let database = self.database.clone();
+        let (lease, rows) = database.run_in(lease, Work { start: Start::Within, statements, bounds, finish }).await?;
+        self.lease = lease;
+        Ok(rows)
+    }
+
+    fn mixed() -> SqlError {
+        SqlError::new(
+            SqlErrorCode::Other,
+            "a transaction is used as it was begun: asynchronously, or by plain threads with the blocking calls",
+        )
+    }
+
+    pub(super) async fn execute(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        if self.blocking.is_some() {
+            return Err(Self::mixed());
+        }
+        self.run(statements, bounds, Finish::KeepOpen).await
+    }
+
+    pub(super) async fn commit(mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        if self.blocking.is_some() {
+            return Err(Self::mixed());
+        }
+        self.run(statements, bounds, Finish::Commit).await
+    }
+
+    pub(super) fn execute_blocking(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        let blocking = self.blocking.clone().ok_or_else(Self::mixed)?;
+        blocking.runtime.block_on(self.run(statements, bounds, Finish::KeepOpen))
+    }
+
+    pub(super) fn commit_blocking(mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
+        let blocking = self.blocking.clone().ok_or_else(Self::mixed)?;
+        blocking.runtime.block_on(self.run(statements, bounds, Finish::Commit))
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        match &self.blocking {
+            // Within another runtime a thread must not wait; the session is closed then, and the server rolls back.
+            Some(blocking) if tokio::runtime::Handle::try_current().is_err() => {
+                let rolled_back = blocking.runtime.block_on(async {
+                    roll_back(lease).await;
+                    Ok(())
+                });
+                drop(rolled_back);
+            }
+            Some(_) => drop(lease),
+            // The locks should not wait for whoever uses the session next.
+            None => {
+                if let Ok(handle) = tokio::runtime::Handle::try_current() {
+                    drop(handle.spawn(roll_back(lease)));
+                }
+            }
+        }
+    }
+}
