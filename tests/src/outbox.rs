@@ -159,7 +159,7 @@ impl Outbox {
     /// If the table cannot be read.
     pub fn created(&self) -> Result<HashMap<String, u64>> {
         let mut statement = self.connection.prepare("SELECT id, created_at FROM outbox")?;
-        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?.to_string(), row.get::<_, u64>(1)?)))?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?.to_string(), row.get::<_, i64>(1)?.unsigned_abs())))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

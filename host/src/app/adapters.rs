@@ -3,17 +3,18 @@
 //! and only one that has compiled, matched its world, linked within its grants and opened is put in place.
 
 use super::inventory::{Inventory, Refused};
+use super::kind::{Kind, absent};
+use super::place::{Candidate, Memo, Place, Record};
+use super::recipe::Recipe;
 use super::turn::Turn;
-use super::{App, AppError, pins, recipe};
-use crate::config::model::{Adapter, Relay};
+use super::{App, AppError, pins};
+use crate::config::model::Relay;
 use crate::config::{Config, changes_relay, fixed};
 use crate::metrics::AdapterLabels;
-use crate::plugin::{self, Generation, PublisherPlugin, Sight, Sightings, Slot, StoragePlugin};
+use crate::plugin::{self, PublisherPlugin, Sight, Sightings, Slot, StoragePlugin};
 use crate::ports::Storage;
 use crate::relay::Lanes;
-use recipe::Recipe;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, OnceCell};
@@ -21,102 +22,6 @@ use tokio::time::Instant;
 
 /// How long to wait before a candidate is tried again that may be fine later: a database was away when it opened.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// The two kinds of adapters, as far as being loaded is concerned.
-pub(super) trait Kind: Sized + Send + Sync + 'static {
-    /// `storages` or `publishers`.
-    const SECTION: &'static str;
-
-    /// Its configuration; none: there is no such section.
-    fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter>;
-
-    /// Loads and opens it.
-    fn load(app: &App, config: &Config, name: &str, generation: u64) -> impl Future<Output = Result<Arc<Self>, AppError>> + Send;
-
-    /// What it is.
-    fn generation(&self) -> &Generation;
-}
-
-impl Kind for StoragePlugin {
-    const SECTION: &'static str = "storages";
-
-    fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter> {
-        config.storages.get(name)
-    }
-
-    async fn load(app: &App, config: &Config, name: &str, generation: u64) -> Result<Arc<Self>, AppError> {
-        let storage = config.storages.get(name).ok_or_else(|| absent::<Self>(name))?;
-        app.load_storage(config, storage, generation).await
-    }
-
-    fn generation(&self) -> &Generation {
-        Self::generation(self)
-    }
-}
-
-impl Kind for PublisherPlugin {
-    const SECTION: &'static str = "publishers";
-
-    fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter> {
-        config.publishers.get(name).map(|publisher| &publisher.adapter)
-    }
-
-    async fn load(app: &App, config: &Config, name: &str, generation: u64) -> Result<Arc<Self>, AppError> {
-        let publisher = config.publishers.get(name).ok_or_else(|| absent::<Self>(name))?;
-        app.load_publisher(config, publisher, generation).await
-    }
-
-    fn generation(&self) -> &Generation {
-        Self::generation(self)
-    }
-}
-
-fn absent<P: Kind>(name: &str) -> AppError {
-    AppError::NoSuchAdapter { kind: P::SECTION, name: name.to_owned() }
-}
-
-/// A generation that is open and in no slot yet.
-pub(super) struct Candidate<P> {
-    recipe: Recipe,
-    plugin: Arc<P>,
-}
-
-/// A candidate that was refused: not tried again as long as nothing has changed that it depended on.
-struct Memo {
-    recipe: Recipe,
-    sha256: String,
-    /// What the pins said of it.
-    pinned: String,
-    /// For what may be fine later.
-    again: Option<Instant>,
-}
-
-/// An adapter of the configuration, open or not.
-pub(super) struct Place<P> {
-    slot: OnceCell<Arc<Slot<P>>>,
-    record: Mutex<Record>,
-}
-
-#[derive(Default)]
-struct Record {
-    /// What its newest generation was made of; it may still wait for its turn.
-    made_of: Option<(Recipe, String)>,
-    refused: Option<Memo>,
-    /// A fault of the file itself that was told.
-    told: Option<String>,
-}
-
-impl<P> Default for Place<P> {
-    fn default() -> Self {
-        Self { slot: OnceCell::new(), record: Mutex::default() }
-    }
-}
-
-impl<P> Place<P> {
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 type Places<P> = Mutex<BTreeMap<String, Arc<Place<P>>>>;
 
@@ -241,10 +146,7 @@ impl Adapters {
         for (name, place) in places(&self.storages) {
             let Some(slot) = place.slot.get() else { continue };
             match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) if candidate.plugin.description() == slot.description() => {
-                    self.take_over(&name, &place, slot, candidate);
-                }
-                Looked::Candidate(candidate) => self.hand_over(&name, &place, candidate),
+                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, candidate, true),
                 Looked::Again(again) => soonest = earlier(soonest, again),
                 Looked::Same => {}
             }
@@ -324,6 +226,26 @@ impl Adapters {
         self.inventory.refused(section, Some(Refused::now(sha256, reason)));
     }
 
+    /// Puts a storage's candidate in place: at once where it goes on with what the one before has claimed, else when that is settled.
+    fn put_storage(
+        &self,
+        name: &str,
+        place: &Place<StoragePlugin>,
+        slot: &Slot<StoragePlugin>,
+        candidate: Candidate<StoragePlugin>,
+        same_settings: bool,
+    ) {
+        // With other settings, rows in flight may belong to another table than its own; and with another order or another way of
+        // claiming, to another relay than what its pipeline was made for.
+        let goes_on = same_settings && candidate.plugin.description() == slot.description();
+        // What waits has other settings already.
+        if goes_on && !place.record().waits {
+            self.take_over(name, place, slot, candidate);
+        } else {
+            self.hand_over(name, place, candidate);
+        }
+    }
+
     /// Has the relay of a storage finish what is in flight on the generation that it has, and begin anew with another.
     fn hand_over(&self, storage: &str, place: &Place<StoragePlugin>, candidate: Candidate<StoragePlugin>) {
         let config = self.config();
@@ -337,7 +259,7 @@ impl Adapters {
             sha256 = generation.sha256,
             "to be swapped when what is in flight is settled"
         );
-        place.record().made_of = Some((candidate.recipe.clone(), generation.sha256.clone()));
+        *place.record() = Record { made_of: Some((candidate.recipe.clone(), generation.sha256.clone())), waits: true, ..Record::default() };
         turn.begin_anew(Some(candidate));
     }
 
@@ -395,13 +317,9 @@ impl Adapters {
         }
         for (name, place, candidate) in storages {
             let Some(slot) = place.slot.get() else { continue };
-            let before = old.storages.get(&name).map(|storage| &storage.config);
-            // Rows in flight belong to the table that the old settings name.
-            if before == Some(&candidate.recipe.adapter.config) && candidate.plugin.description() == slot.description() {
-                self.take_over(&name, &place, slot, candidate);
-            } else {
-                self.hand_over(&name, &place, candidate);
-            }
+            let settings = old.storages.get(&name).map(|storage| &storage.config);
+            let same = settings == Some(&candidate.recipe.adapter.config);
+            self.put_storage(&name, &place, slot, candidate, same);
         }
         for turn in anew.iter().filter_map(|relay| self.turns.get(relay)) {
             turn.begin_anew(None);
@@ -437,12 +355,6 @@ enum Looked<P> {
     Again(Duration),
     /// A new generation is open.
     Candidate(Candidate<P>),
-}
-
-impl Memo {
-    fn is_of(&self, recipe: &Recipe, sha256: &str, pinned: &str) -> bool {
-        self.recipe == *recipe && self.sha256 == sha256 && self.pinned == pinned
-    }
 }
 
 /// What the pins say of a plugin, or what is wrong with them: where it changes, a refused candidate is tried again.

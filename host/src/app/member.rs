@@ -57,7 +57,6 @@ impl Member {
             if !anew {
                 return Ok(total);
             }
-            self.status.set(Phase::Opening);
             self.adapters.take_over_waiting(&storage, &self.turn);
         }
     }

@@ -1,7 +1,7 @@
 //! Asks a relay to begin anew: to finish what is in flight as at a shutdown, and to start again with the configuration, and the
 //! storage, that there are then.
 
-use super::adapters::Candidate;
+use super::place::Candidate;
 use crate::plugin::StoragePlugin;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
