@@ -134,6 +134,8 @@ metrics! {
     dead_rows: ByRelay<Gauge> = Family::default(), None;
     /// Age of the oldest row neither delivered nor dead
     oldest_pending: ByRelay<Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default(), Some(Unit::Seconds);
+    /// Whether notifications of the database come through (1), or the table is only polled for now (0)
+    listening: ByRelay<Gauge> = Family::default(), None;
     /// Calls into adapters
     adapter_calls: Family<CallLabels, Counter> = Family::default(), None;
     /// Calls into adapters that trapped, timed out or returned nonsense

@@ -166,6 +166,25 @@ async fn a_port_without_tls_is_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_cut_is_not_taken_for_the_end_of_an_answer() {
+    let (bench, folder) = (Bench::new(), tempfile::tempdir().unwrap());
+    let authority = Authority::new(folder.path(), "ours");
+    let config = Authority::server(authority.issue("localhost", |_| {}), None, &[&TLS13]);
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+        stream.write_all(b"half of the ans").await.unwrap();
+        stream.flush().await.unwrap();
+        // Dropped without the alert that says that this was all.
+    });
+    let told = talk(&bench, port, &format!("tls localhost:{port}"), |grants| grants.tls_ca_file = Some(authority.file.clone())).await;
+    assert_eq!(told, "ConnectionAborted: localhost closed the connection without saying so");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_silent_server_costs_the_call_no_more_than_its_time_and_the_guest_hears_of_it() {
     let bench = Bench::new();
     let port = plain(b"", false).await;

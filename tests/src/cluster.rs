@@ -110,7 +110,6 @@ pub fn run(plan: Plan, mut progress: impl FnMut(String)) -> Result<Option<Summar
         hosts: (0..plan.hosts).map(|_| rig.host()).collect::<Result<_>>()?,
         random: StdRng::seed_from_u64(plan.seed.rotate_left(32)),
         observer: Outbox::of(&database)?,
-        reader: Reader::new(&cluster.bootstrap())?,
         rig,
         written,
         start,
@@ -129,7 +128,7 @@ pub fn run(plan: Plan, mut progress: impl FnMut(String)) -> Result<Option<Summar
         host.shut_down()?;
     }
     progress("everything is settled; reading it back".into());
-    let report = Report::new(&committed, &accepted(&field.reader)?);
+    let report = Report::new(&committed, &accepted(&Reader::new(&cluster.bootstrap())?)?);
     let (hosts_killed, brokers_killed, held) = (field.hosts_killed, field.brokers_killed, field.held);
     let summary = Summary { plan, hosts_killed, brokers_killed, held, report, delivering };
     // Duplicates are counted and not judged: a killed broker says of no record whether it was stored.
@@ -142,7 +141,7 @@ pub fn run(plan: Plan, mut progress: impl FnMut(String)) -> Result<Option<Summar
 }
 
 fn configuration(cluster: &Cluster, database: &Database) -> Result<Config> {
-    Ok(Config::to_kafka(cluster)?.on_postgres(&database.url()).set_all(
+    Ok(Config::to_kafka(cluster)?.on_postgres(&database.url()).set("storages.outbox.limits.call_timeout", "3s").set_all(
         "relays.0",
         r#"
         lease = "5s"
@@ -199,7 +198,6 @@ struct Field {
     rig: Rig,
     hosts: Vec<Host>,
     observer: Outbox,
-    reader: Reader,
     random: StdRng,
     written: Arc<AtomicU64>,
     start: Instant,
@@ -212,28 +210,27 @@ impl Field {
     /// Kills a host, a broker, a host and so on, until everything is written.
     fn disturb(&mut self, plan: &Plan, cluster: &mut Cluster, progress: &mut impl FnMut(String)) -> Result<()> {
         loop {
-            self.pause(plan)?;
+            self.pause(plan, progress)?;
             self.kill_host()?;
-            progress(self.describe());
             if self.is_written(plan) && self.brokers_killed > 0 {
                 return Ok(());
             }
-            self.pause(plan)?;
+            self.pause(plan, progress)?;
             let broker = (0..cluster.brokers()).choose(&mut self.random).context("no brokers")?;
             cluster.kill(broker)?;
             self.brokers_killed += 1;
-            self.pause(plan)?;
+            self.pause(plan, progress)?;
             cluster.start_again(broker)?;
             poll_slowly("the broker to catch up", || Ok(cluster.is_in_sync(TOPIC).unwrap_or(false)))?;
-            progress(self.describe());
             if self.is_written(plan) {
                 return Ok(());
             }
         }
     }
 
-    fn pause(&mut self, plan: &Plan) -> Result<()> {
-        // A disturbance comes at any moment: that is what time is for here.
+    /// Says how far it is and lets time pass: a disturbance comes at any moment.
+    fn pause(&mut self, plan: &Plan, progress: &mut impl FnMut(String)) -> Result<()> {
+        progress(self.describe()?);
         std::thread::sleep(plan.pause.mul_f64(self.random.random_range(0.5..2.0)));
         for host in &mut self.hosts {
             if host.process().has_ended() {
@@ -262,17 +259,16 @@ impl Field {
         Ok(())
     }
 
-    fn describe(&self) -> String {
-        // A broker that is down may be the one that is asked.
-        let records = self.reader.count(TOPIC).map_or_else(|_| "?".to_owned(), |count| count.to_string());
-        format!(
-            "{:>4.0} s: {:>8} events written, {records:>8} records in Kafka, killed {} hosts (holding {} rows) and {} brokers",
+    fn describe(&mut self) -> Result<String> {
+        Ok(format!(
+            "{:>4.0} s: {:>8} events written, {:>6} pending; killed {} hosts (holding {} rows) and {} brokers",
             self.start.elapsed().as_secs_f64(),
             self.written.load(Ordering::Relaxed),
+            self.observer.count("pending")?,
             self.hosts_killed,
             self.held,
             self.brokers_killed
-        )
+        ))
     }
 
     /// Waits until no row is pending, for as long as they become fewer.
@@ -291,7 +287,7 @@ impl Field {
                 let last: Vec<&str> = log.lines().rev().take(20).collect();
                 bail!("{pending} rows are pending and do not become fewer; the last lines of a host, latest first:\n{}", last.join("\n"));
             }
-            progress(format!("{}, {pending} rows pending", self.describe()));
+            progress(self.describe()?);
             std::thread::sleep(Duration::from_secs(1));
         }
     }

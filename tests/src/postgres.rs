@@ -3,10 +3,33 @@
 use crate::ledger::Event;
 use crate::outbox::{Row, describe};
 use crate::process::poll;
+use crate::rig::{Config, Rig};
 use ::postgres::{Client, GenericClient};
 use anyhow::{Context, Result};
-use outhaul_services::Database;
+use outhaul_services::{Database, Major, Postgres};
 use std::collections::BTreeSet;
+
+/// Runs a test on each major version that can be had.
+///
+/// # Errors
+/// If it fails: on which.
+pub fn on_each_major(test: impl Fn(&Postgres) -> Result<()>) -> Result<()> {
+    for server in Major::ALL.into_iter().filter_map(outhaul_services::postgres) {
+        test(&server).with_context(|| format!("on PostgreSQL {}", server.major))?;
+    }
+    Ok(())
+}
+
+/// A database of its own with its table, the producer's side of it, and a folder with this configuration, moved there.
+///
+/// # Errors
+/// If any of it fails.
+pub fn stage(server: &Postgres, config: Config) -> Result<(Database, Outbox, Rig)> {
+    let database = server.create_database()?;
+    let rig = Rig::new(&config.on_postgres(&database.url()))?;
+    let outbox = Outbox::of(&database)?;
+    Ok((database, outbox, rig))
+}
 
 /// A connection to a database with the table `outbox`, as `outhaul schema` makes it.
 pub struct Outbox {
@@ -68,7 +91,7 @@ impl Outbox {
     /// If the table cannot be read.
     pub fn rows(&mut self) -> Result<Vec<Row>> {
         let sql = "SELECT id::text, payload, status, attempts::bigint, leased_by, last_error, \
-             (extract(epoch FROM available_at - clock_timestamp()) * 1000)::bigint FROM outbox ORDER BY id";
+             (extract(epoch FROM available_at - clock_timestamp()) * 1000)::bigint FROM outbox ORDER BY outbox.id";
         let rows = self.client.query(sql, &[])?;
         let row = |row: &::postgres::Row| Row {
             id: row.get(0),

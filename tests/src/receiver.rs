@@ -1,6 +1,7 @@
 //! An HTTP server that answers as its script says and remembers everything.
 
 use crate::https::{Https, Secured};
+use crate::ledger::Event;
 use crate::process::PATIENCE;
 use anyhow::{Context, Result, bail};
 use axum::Router;
@@ -231,6 +232,14 @@ impl Receiver {
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.shared.log().clone()
+    }
+
+    /// The events that were answered with 2xx, in the order of arrival.
+    ///
+    /// # Errors
+    /// If one of them is none.
+    pub fn accepted_events(&self) -> Result<Vec<Event>> {
+        self.look(|log| log.iter().filter(|request| request.accepted()).map(|request| Event::from_payload(&request.body)).collect())
     }
 
     /// Looks at the requests without copying them.

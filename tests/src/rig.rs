@@ -346,6 +346,14 @@ impl Rig {
         Ok(Finished { code: status.code(), output: process.output().text(), errors: process.errors().text() })
     }
 
+    /// `outhaul enqueue`: the id that it prints.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn enqueue(&self, arguments: &[&str]) -> Result<String> {
+        Ok(self.run(&[&["enqueue", "--storage", "outbox"], arguments].concat())?.success()?.trim().to_owned())
+    }
+
     /// `outhaul drain --json`: its summary.
     ///
     /// # Errors

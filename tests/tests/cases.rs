@@ -1,10 +1,10 @@
 //! Situations that broke other relays, each from a public report, each with the right behaviour.
 //!
-//! Numbers are those of the project's list of cases. Tested elsewhere: 1, 7, 8, 14 and 15 need Postgres or Kafka; 16 (an adapter
-//! reports ids that it was never given) and 17 (an adapter traps, spins, grows) are tests of the host with an adapter that
-//! misbehaves on purpose, in `host/tests/plugin_evil.rs`: `ids_that_were_never_given_are_refused` and
-//! `a_publisher_that_attacks_is_contained`; and 17 in the whole process in evil.rs. A name that leads somewhere else at the second
-//! look (case 12) needs a resolver that lies: `host/src/plugin/net/http.rs`.
+//! Numbers are those of the project's list of cases. Tested elsewhere: 1, 14 and 15, and 11 once more, in postgres_cases.rs; 7, 8 and
+//! the broker of 14 in postgres_kafka.rs; 16 (an adapter reports ids that it was never given) and 17 (an adapter traps, spins, grows)
+//! are tests of the host with an adapter that misbehaves on purpose, in `host/tests/plugin_evil.rs`:
+//! `ids_that_were_never_given_are_refused` and `a_publisher_that_attacks_is_contained`; and 17 in the whole process in evil.rs. A name
+//! that leads somewhere else at the second look (case 12) needs a resolver that lies: `host/src/plugin/net/http.rs`.
 
 use anyhow::{Context, Result};
 use base64::Engine;

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use outhaul_services::kafka::{PASSWORD, USER};
-use outhaul_services::{Kafka, Listener};
+use outhaul_services::{Cluster, ClusterOptions, Kafka, Listener, or_skip};
 use outhaul_tests::kafka::Reader;
 use outhaul_tests::outbox::DELIVERED;
 use outhaul_tests::rig::{Config, Rig};
@@ -207,6 +207,42 @@ fn what_the_broker_does_not_allow_is_told_with_what_would() -> Result<()> {
     let forbidden = topic(&kafka, "forbidden")?;
     kafka.deny_writes(&format!("User:{USER}"), "security-forbidden-")?;
     refused(&rig, &forbidden, &["unauthorized: ", "this user may not write to the topic", "TOPIC_AUTHORIZATION_FAILED 29"])?;
+    Ok(())
+}
+
+/// The others are known from what the first one says of them; all of them have one address, and a port each.
+#[test]
+fn every_broker_of_a_cluster_must_be_granted_and_the_others_go_on() -> Result<()> {
+    let options = ClusterOptions { brokers: 3, sasl_ssl: true, ..ClusterOptions::default() };
+    let Some(cluster) = or_skip(Cluster::start(options)) else { return Ok(()) };
+    let topic = "security-cluster";
+    cluster.create_topic(topic, 6)?;
+    let addresses = cluster.addresses(Listener::SaslSsl);
+    let config = |granted: &[String]| -> Result<Config> {
+        let config = to(&cluster, Listener::SaslSsl)?.set("publishers.kafka.config.brokers", vec![addresses[0].clone()]);
+        let config = trusting(logging_in(config, "SCRAM-SHA-512"), cluster.certificates.ca())?;
+        Ok(config.set("publishers.kafka.allow_hosts", granted.to_vec()))
+    };
+    let rig = with_password(&config(&addresses[..2])?, PASSWORD)?;
+    for key in 0..60 {
+        rig.outbox()?.add(topic, Some(&key.to_string()), b"x")?;
+    }
+    rig.drain()?;
+    let rows = rig.outbox()?.rows()?;
+    let delivered = rows.iter().filter(|row| row.status == DELIVERED).count();
+    assert!((1..60).contains(&delivered), "{delivered} of 60 went to the two that are granted");
+    for row in rows.iter().filter(|row| row.status != DELIVERED) {
+        let reason = row.last_error.as_deref().context("no reason was recorded")?;
+        assert!(reason.contains(&format!("{} is not granted: set allow_hosts = [", addresses[2])), "{reason}");
+    }
+    assert_eq!(Reader::new(&cluster.bootstrap())?.wait_for(topic, delivered)?.len(), delivered);
+
+    let rig = with_password(&config(&addresses)?, PASSWORD)?;
+    for key in 0..60 {
+        rig.outbox()?.add(topic, Some(&key.to_string()), b"y")?;
+    }
+    rig.drain()?;
+    assert_eq!(rig.outbox()?.count(DELIVERED)?, 60);
     Ok(())
 }
 

@@ -12,16 +12,12 @@ fn counts(summary: &Value) -> Value {
     json!({ "sent": summary["sent"], "failed": summary["failed"], "retried": summary["retried"] })
 }
 
-fn enqueue(rig: &Rig, arguments: &[&str]) -> Result<String> {
-    Ok(rig.run(&[&["enqueue", "--storage", "outbox"], arguments].concat())?.success()?.trim().to_owned())
-}
-
 #[test]
 fn an_enqueued_message_is_delivered_once_with_everything_that_it_had() -> Result<()> {
     let receiver = Receiver::accepting()?;
     let rig = Rig::new(&Config::to(receiver.address())?)?;
     let payload = r#"{"order":17, "name":"Zoë"}"#;
-    let id = enqueue(&rig, &["--topic", "orders.placed", "--key", "o17", "--header", "tenant=acme", "--payload", payload])?;
+    let id = rig.enqueue(&["--topic", "orders.placed", "--key", "o17", "--header", "tenant=acme", "--payload", payload])?;
 
     assert_eq!(counts(&rig.drain()?), json!({"sent": 1, "failed": 0, "retried": 0}));
     let requests = receiver.requests();
@@ -45,12 +41,12 @@ fn payloads_come_from_files_lines_and_nowhere() -> Result<()> {
     let bytes = [0u8, 255, 254, 10, 0];
     let file = rig.path().join("payload.bin");
     fs::write(&file, bytes)?;
-    enqueue(&rig, &["--topic", "file", "--payload-file", file.to_str().context("path")?])?;
-    enqueue(&rig, &["--topic", "tombstone", "--key", "k", "--tombstone"])?;
-    enqueue(&rig, &["--topic", "empty", "--payload", ""])?;
+    rig.enqueue(&["--topic", "file", "--payload-file", file.to_str().context("path")?])?;
+    rig.enqueue(&["--topic", "tombstone", "--key", "k", "--tombstone"])?;
+    rig.enqueue(&["--topic", "empty", "--payload", ""])?;
     let lines = rig.path().join("lines.jsonl");
     fs::write(&lines, "{\"topic\":\"line\",\"key\":\"a\",\"payload\":\"one\"}\n{\"topic\":\"line\",\"key\":\"a\",\"payload\":\"two\"}\n")?;
-    enqueue(&rig, &["--jsonl", lines.to_str().context("path")?])?;
+    rig.enqueue(&["--jsonl", lines.to_str().context("path")?])?;
 
     assert_eq!(rig.drain()?["sent"], 5);
     let bodies = |topic: &str| -> Vec<Vec<u8>> {
@@ -67,9 +63,9 @@ fn payloads_come_from_files_lines_and_nowhere() -> Result<()> {
 fn a_dead_letter_is_listed_shown_requeued_and_discarded() -> Result<()> {
     let receiver = Receiver::start(|request| Answer::status(if request.path == "/bad" { 400 } else { 204 }).body("no such customer"))?;
     let rig = Rig::new(&Config::to(receiver.address())?)?;
-    let first = enqueue(&rig, &["--topic", "bad", "--key", "k", "--payload", "first"])?;
-    let second = enqueue(&rig, &["--topic", "bad", "--key", "k", "--payload", "second"])?;
-    enqueue(&rig, &["--topic", "good", "--key", "k", "--payload", "third"])?;
+    let first = rig.enqueue(&["--topic", "bad", "--key", "k", "--payload", "first"])?;
+    let second = rig.enqueue(&["--topic", "bad", "--key", "k", "--payload", "second"])?;
+    rig.enqueue(&["--topic", "good", "--key", "k", "--payload", "third"])?;
     assert_eq!(counts(&rig.drain()?), json!({"sent": 1, "failed": 2, "retried": 0}), "a dead head lets its followers go on");
 
     let list = rig.run(&["dead", "list", "--json"])?.json()?;
@@ -99,10 +95,10 @@ fn stats_count_and_purge_removes_only_what_is_delivered() -> Result<()> {
     let receiver = Receiver::start(|request| Answer::status(if request.path == "/bad" { 400 } else { 204 }))?;
     let rig = Rig::new(&Config::to(receiver.address())?)?;
     for topic in ["good", "good", "bad"] {
-        enqueue(&rig, &["--topic", topic, "--payload", "x"])?;
+        rig.enqueue(&["--topic", topic, "--payload", "x"])?;
     }
     rig.drain()?;
-    enqueue(&rig, &["--topic", "good", "--payload", "waiting"])?;
+    rig.enqueue(&["--topic", "good", "--payload", "waiting"])?;
 
     let stats = rig.run(&["stats", "--storage", "outbox", "--json"])?.json()?;
     let text = stats.to_string();
@@ -121,7 +117,7 @@ fn stats_count_and_purge_removes_only_what_is_delivered() -> Result<()> {
 fn check_opens_everything_and_changes_nothing() -> Result<()> {
     let receiver = Receiver::accepting()?;
     let rig = Rig::new(&Config::to(receiver.address())?)?;
-    let id = enqueue(&rig, &["--topic", "orders.placed", "--payload", "x"])?;
+    let id = rig.enqueue(&["--topic", "orders.placed", "--payload", "x"])?;
     let before = rig.outbox()?.row(&id)?;
     rig.run(&["check"])?.success()?;
     rig.run(&["check", "--json"])?.json()?;

@@ -74,6 +74,22 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<OsString>,
     },
+    /// Order per key of postgres-storage under failures, crashes and lost leases, with its chain check and without.
+    ///
+    /// Starts a PostgreSQL of its own. Builds with optimisation, which takes minutes the first time.
+    OrderStress {
+        /// Arguments for the program, e.g. `-- --workers 8 --keys 3`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
+    /// Measure how long a claim of postgres-storage takes, up to a million rows and in its adverse cases.
+    ///
+    /// Starts a PostgreSQL of its own. Builds with optimisation, which takes minutes the first time.
+    ClaimTimes {
+        /// Arguments for the program, e.g. `-- --batch 500`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
 }
@@ -196,8 +212,18 @@ fn main() -> Result<()> {
             step("measure", || workspace.cargo(line))?;
             held.end()
         }
+        Command::OrderStress { rest } => measured(&workspace, "order-stress", rest),
+        Command::ClaimTimes { rest } => measured(&workspace, "claim-times", rest),
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
     }
+}
+
+/// A program of the crate `outhaul-throughput` that starts its own services and needs no components.
+fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result<()> {
+    let mut line: Vec<OsString> =
+        ["run", "--release", "--package", "outhaul-throughput", "--bin", program, "--"].map(OsString::from).to_vec();
+    line.extend(rest);
+    step(program, || workspace.cargo(line))
 }
 
 /// Everything that the programs of the kit need.
@@ -212,7 +238,7 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
     // They start while the tests are compiled.
     let held = Held::start(workspace)?;
-    step("build the tests", || workspace.cargo(["test", "--workspace", "--no-run"]))?;
+    step("build the tests", || workspace.cargo(["build", "--workspace", "--tests"]))?;
     let held = held.ready()?;
     step("test", || {
         let mut line = vec!["test", "--workspace"];

@@ -17,7 +17,7 @@ use crate::relay::Lanes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long to wait before a candidate is tried again that may be fine later: a database was away when it opened.
@@ -138,7 +138,7 @@ impl Adapters {
         for (name, place) in places(&self.publishers) {
             let Some(slot) = place.slot.get() else { continue };
             match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) => self.take_over(&name, &place, slot, candidate),
+                Looked::Candidate(candidate) => self.take_over(&name, &place, slot, *candidate),
                 Looked::Again(again) => soonest = earlier(soonest, again),
                 Looked::Same => {}
             }
@@ -146,7 +146,7 @@ impl Adapters {
         for (name, place) in places(&self.storages) {
             let Some(slot) = place.slot.get() else { continue };
             match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, candidate, true),
+                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, *candidate, true),
                 Looked::Again(again) => soonest = earlier(soonest, again),
                 Looked::Same => {}
             }
@@ -202,7 +202,7 @@ impl Adapters {
         match self.candidate::<P>(&config, name, generation.saturating_add(1)).await {
             // It was replaced in between, and may be half-written.
             Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => Looked::Again(plugin::STILL),
-            Ok(candidate) => Looked::Candidate(candidate),
+            Ok(candidate) => Looked::Candidate(Box::new(candidate)),
             Err(error) => {
                 let again = (!error.is_configuration()).then(|| Instant::now() + AGAIN);
                 place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), pinned, again });
@@ -306,7 +306,7 @@ impl Adapters {
         let routed: Vec<String> = new.publishers.keys().filter(|name| routed(name)).cloned().collect();
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         for (name, candidate) in fresh {
-            let place = Place { slot: OnceCell::new_with(Some(Arc::new(Slot::new(Arc::clone(&candidate.plugin))))), ..Place::default() };
+            let place = Place::opened(Arc::new(Slot::new(Arc::clone(&candidate.plugin))));
             self.note_open(&name, &place, candidate);
             lock(&self.publishers).insert(name, Arc::new(place));
         }
@@ -354,7 +354,7 @@ enum Looked<P> {
     /// To be looked at again so soon.
     Again(Duration),
     /// A new generation is open.
-    Candidate(Candidate<P>),
+    Candidate(Box<Candidate<P>>),
 }
 
 /// What the pins say of a plugin, or what is wrong with them: where it changes, a refused candidate is tried again.

@@ -48,6 +48,9 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
     for warning in config::warnings(&app.config).iter().filter(|warning| relays.iter().any(|relay| relay.name == warning.relay)) {
         tracing::warn!(relay = warning.relay, key = warning.place.as_ref().map(ToString::to_string), "{}", warning.text);
     }
+    for (database, place) in config::written_passwords(&app.config) {
+        tracing::warn!(database, key = place.map(|place| place.to_string()), "{}", config::WRITTEN_PASSWORD);
+    }
     let shutdown = Shutdown::default();
     let statuses: Vec<Arc<RelayStatus>> = relays.iter().map(|relay| Arc::new(RelayStatus::new(&relay.name))).collect();
     let status = Status::new(statuses.clone(), shutdown.graceful.clone());

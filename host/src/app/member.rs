@@ -6,6 +6,7 @@ use super::status::{Phase, RelayStatus};
 use super::turn::Turn;
 use super::{App, AppError, backlog, wake, worker_name};
 use crate::config::model::Relay;
+use crate::metrics::RelayLabels;
 use crate::plugin::{Slot, StoragePlugin};
 use crate::ports::Storage;
 use crate::relay::{self, Lanes, Mode, Parts, Shutdown, Summary};
@@ -151,7 +152,8 @@ impl Member {
         let config = self.adapters.config();
         let adapter = config.storages.get(&relay.storage);
         if let Some(watch) = adapter.and_then(|adapter| wake::watch(&storage.description().wake, adapter, &self.app.databases)) {
-            let watching = wake::run(watch, relay.poll.wake_check, Arc::clone(&self.status.wake));
+            let listening = self.app.metrics.listening.get_or_create_owned(&RelayLabels { relay: relay.name.clone() });
+            let watching = watch.run(relay.name.clone(), relay.poll.wake_check, listening, Arc::clone(&self.status.wake));
             beside.push(AbortOnDropHandle::new(tokio::spawn(watching)));
         }
         if let Some(admin) = config.admin {

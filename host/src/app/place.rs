@@ -46,6 +46,11 @@ impl<P> Default for Place<P> {
 }
 
 impl<P> Place<P> {
+    /// One that is open.
+    pub(super) fn opened(slot: Arc<Slot<P>>) -> Self {
+        Self { slot: OnceCell::new_with(Some(slot)), record: Mutex::default() }
+    }
+
     pub(super) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }

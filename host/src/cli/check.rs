@@ -3,7 +3,7 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::app::{App, AppError};
-use crate::config::model::SecretSource;
+use crate::config::model::{Database, SecretSource};
 use crate::config::{self, Config, ConfigError, Place, Problem, Problems, Warning};
 use crate::ports::Storage;
 use std::collections::BTreeSet;
@@ -80,6 +80,9 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
     secrets(&config, &mut findings);
     for Warning { relay, place, text } in config::warnings(&config) {
         findings.add_at(format!("relays.{relay}"), State::Warning, place, text);
+    }
+    for (database, place) in config::written_passwords(&config) {
+        findings.add_at(format!("databases.{database}"), State::Warning, place, config::WRITTEN_PASSWORD);
     }
     let app = App::new(config)?;
     for storage in app.config.storages.values() {
@@ -184,11 +187,16 @@ fn unused(config: &Config, findings: &mut Findings) {
 /// Secrets that are granted and have no value now. They are read when an adapter asks, so this may change: warnings only.
 fn secrets(config: &Config, findings: &mut Findings) {
     let adapters = config.storages.values().chain(config.publishers.values().map(|publisher| &publisher.adapter));
-    let granted: BTreeSet<&String> = adapters.flat_map(|adapter| &adapter.grants.secrets).collect();
+    let mut used: BTreeSet<&String> = adapters.flat_map(|adapter| &adapter.grants.secrets).collect();
+    for database in config.databases.values() {
+        if let Database::Postgres(postgres) = database {
+            used.extend(postgres.secrets());
+        }
+    }
     for (name, source) in &config.secrets {
         let what = format!("secrets.{name}");
-        if !granted.contains(name) {
-            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets)");
+        if !used.contains(name) {
+            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets), and no database uses it");
             continue;
         }
         match source {

@@ -1,7 +1,8 @@
 //! `[databases.NAME]`.
 
 use super::adapters::{self, Names};
-use super::model::{Database, Postgres, PostgresUrl, Sqlite, TlsMode};
+use super::model::{Config, Database, Postgres, PostgresUrl, Sqlite, TlsMode};
+use super::places::Place;
 use super::postgres_url;
 use super::section::{Located, Range, Section, TextOrSecret};
 use std::path::Path;
@@ -12,6 +13,20 @@ const SUPPORTED: &str = "sqlite, as in \"sqlite:outbox.db\", and postgres, as in
 
 /// Sessions of one database. A relay uses three or four: it claims and settles at once, counts its backlog, and lends to the admin commands.
 const CONNECTIONS: usize = 8;
+
+/// The databases whose password stands in the file, for everybody to see who may read it.
+pub fn written_passwords(config: &Config) -> impl Iterator<Item = (&str, Option<Place>)> {
+    config.databases.iter().filter_map(|(name, database)| match database {
+        Database::Postgres(postgres) if postgres.password_in_file() => {
+            Some((name.as_str(), config.places.first([format!("databases.{name}.url")])))
+        }
+        Database::Postgres(_) | Database::Sqlite(_) => None,
+    })
+}
+
+/// What to say of them.
+pub const WRITTEN_PASSWORD: &str =
+    "a password stands in this file: leave it out of the url, and add password = { secret = \"NAME\" } with its [secrets.NAME]";
 
 /// Reads one database.
 pub(super) fn database(section: Section<'_>, names: &Names<'_>) -> Option<Database> {

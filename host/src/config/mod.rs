@@ -22,6 +22,7 @@ mod units;
 
 pub(crate) use changes::changes_relay;
 pub use changes::{Fixed, fixed};
+pub use databases::{WRITTEN_PASSWORD, written_passwords};
 pub use model::Config;
 pub use outages::{Warning, warnings};
 pub use places::{Place, Places};

@@ -96,6 +96,15 @@ impl Postgres {
     pub fn password_in_file(&self) -> bool {
         matches!(&self.url, PostgresUrl::Written(url) if url.password.is_some())
     }
+
+    /// The secrets that it is reached with, by name.
+    pub fn secrets(&self) -> impl Iterator<Item = &String> {
+        let url = match &self.url {
+            PostgresUrl::Written(_) => None,
+            PostgresUrl::Secret(name) => Some(name),
+        };
+        url.into_iter().chain(&self.password)
+    }
 }
 
 /// Where the URL of a PostgreSQL server comes from.

@@ -30,6 +30,8 @@ config = { url = "https://hooks.example.com/{topic}" }
 name = "orders"
 storage = "outbox"
 routes = [{ topic = "orders.*", publisher = "webhooks" }]
+[databases.server]
+url = "postgres://outhaul@db.example.com/shop"
 "#;
 
 fn read(text: &str) -> Result<Config, Problems> {
@@ -70,7 +72,7 @@ fn the_reference_file_shows_every_key() {
     wrong.push_str("[log]\nxx = 1\n[plugins]\nxx = 1\n");
     let problems = read(&wrong).unwrap_err();
     let sections = problems.list.iter().filter(|problem| problem.key.ends_with("xx")).count();
-    assert_eq!(sections, 16, "{problems}");
+    assert_eq!(sections, 17, "{problems}");
     let known: BTreeSet<&str> = problems.list.iter().flat_map(|problem| problem.known.iter().copied()).collect();
     assert!(known.len() > 40, "{known:?}");
     for key in known {

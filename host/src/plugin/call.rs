@@ -102,6 +102,29 @@ impl Gate {
     }
 }
 
+/// The gate of the call that an instance is in, for what outlives calls: a connection that is kept open.
+#[derive(Debug, Clone)]
+pub(super) struct CurrentGate(Arc<Mutex<Gate>>);
+
+impl CurrentGate {
+    /// No call yet: shut.
+    pub(super) fn shut() -> Self {
+        Self(Arc::new(Mutex::new(Gate::shut())))
+    }
+
+    pub(super) fn set(&self, gate: Gate) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gate;
+    }
+
+    pub(super) fn get(&self) -> Gate {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn check(&self) -> Result<(), Ended> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+}
+
 struct Guarded<'a, F> {
     gate: &'a Gate,
     future: Pin<&'a mut F>,

@@ -1,7 +1,7 @@
 //! What the host keeps for one instance: its WASI context, its resources, and the call that it is in.
 
 use super::bindings::{log, outbox, progress, secrets};
-use super::call::{Gate, Notes};
+use super::call::{CurrentGate, Gate, Notes};
 use super::convert;
 use super::denials::Denials;
 use super::grants::Policy;
@@ -60,6 +60,7 @@ pub(super) struct State {
     http: WasiHttpCtx,
     hooks: HttpHooks,
     tls: WasiTlsCtx,
+    current: CurrentGate,
     pub(super) table: ResourceTable,
     pub(super) limits: InstanceLimits,
     pub(super) shared: Arc<Shared>,
@@ -74,7 +75,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let (notes, tail) = (Notes::default(), Tail::default());
+        let (notes, tail, current) = (Notes::default(), Tail::default(), CurrentGate::shut());
         let output = [Lines::stdout(Arc::clone(&shared.log)), Lines::stderr(Arc::clone(&shared.log), tail.clone())];
         let tcp = Sockets::new(Arc::clone(&shared.policy), Arc::clone(&shared.denials), notes.clone());
         let [stdout, stderr] = output.clone();
@@ -86,7 +87,8 @@ impl State {
             wasi: wasi.build(),
             http: WasiHttpCtx::new(),
             hooks: HttpHooks { client: Arc::clone(&shared.http), gate: Gate::shut(), notes: notes.clone() },
-            tls: shared.tls.context(Gate::shut(), notes.clone()),
+            tls: shared.tls.context(current.clone(), notes.clone()),
+            current,
             table: ResourceTable::new(),
             limits: InstanceLimits::new(&shared.limits),
             tcp,
@@ -105,7 +107,7 @@ impl State {
         self.notes.clear();
         self.tail.take();
         self.hooks.gate = gate.clone();
-        self.tls = self.shared.tls.context(gate.clone(), self.notes.clone());
+        self.current.set(gate.clone());
         self.gate = gate;
         self.reports = reports;
     }
@@ -114,7 +116,7 @@ impl State {
     pub(super) fn end(&mut self) {
         self.gate = Gate::shut();
         self.hooks.gate = Gate::shut();
-        self.tls = self.shared.tls.context(Gate::shut(), self.notes.clone());
+        self.current.set(Gate::shut());
         self.reports = None;
         self.roll_back_open_transactions();
         self.finish_output();

@@ -132,7 +132,7 @@ impl std::ops::AddAssign for Summary {
         self.retried = self.retried.saturating_add(other.retried);
         self.released = self.released.saturating_add(other.released);
         self.late = self.late.saturating_add(other.late);
-        self.breaker_open |= other.breaker_open;
+        self.breaker_open = self.breaker_open || other.breaker_open;
     }
 }
 

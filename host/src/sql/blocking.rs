@@ -1,8 +1,8 @@
 //! Calling the databases from plain threads, without an asynchronous runtime: adapters that are plain Rust, tests, benchmarks.
 //!
-//! The blocking twins do exactly what their asynchronous originals do, on the same threads and under the same fair turns. They
-//! block the calling thread until the answer is there, so they must not be called on a thread that drives asynchronous tasks
-//! (Tokio panics there): use `tokio::task::spawn_blocking`, or a thread of your own.
+//! The blocking twins do exactly what their asynchronous originals do: for SQLite on the same threads and under the same fair turns,
+//! for Postgres over connections of their own, up to `max_connections` again. They block the calling thread until the answer is
+//! there, so they must not be called on a thread that drives asynchronous tasks (Tokio panics there): use `tokio::task::spawn_blocking`, or a thread of your own.
 //!
 //! ```no_run
 //! use outhaul::sql::{Access, Bounds, ColumnType, Databases, Statement, Value};

@@ -94,6 +94,21 @@ impl Databases {
         }
     }
 
+    /// Listens to a channel of a database. Opens nothing: the first [`Listener::heard`] does.
+    ///
+    /// # Errors
+    /// `denied` for a name that is not configured; `syntax` for a name that no channel can have; `other` for a kind of database
+    /// that has no notifications.
+    pub fn listen(&self, name: &str, channel: &str) -> Result<Listener, SqlError> {
+        match self.backend(name)? {
+            Backend::Postgres(database) => Ok(Listener { listener: database.listen(channel)? }),
+            Backend::Sqlite(_) => {
+                let text = format!("database {name:?}: SQLite has no notifications: watch for commits instead");
+                Err(SqlError::new(SqlErrorCode::Other, text))
+            }
+        }
+    }
+
     /// Watches a database for commits. Opens nothing: the first [`ChangeWatch::changed`] does.
     ///
     /// # Errors
@@ -264,5 +279,33 @@ impl ChangeWatch {
     /// `unavailable` or `busy`, where the file cannot be read now. Later calls try again.
     pub async fn changed(&mut self) -> Result<bool, SqlError> {
         self.watch.changed().await
+    }
+}
+
+/// Hears notifications of one channel, on a connection of its own.
+#[derive(Debug)]
+pub struct Listener {
+    listener: postgres::Listener,
+}
+
+/// What came of listening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The connection is there, and notifications come through. Those from before were missed.
+    Connected,
+    /// One came, or several.
+    Notification,
+    /// They do not come through: something between host and server (a pooler in transaction mode) swallows them.
+    Never,
+}
+
+impl Listener {
+    /// Waits for a notification. The first call, and the first one after an error, connects, and says so or that it was in vain.
+    /// May be dropped at any time.
+    ///
+    /// # Errors
+    /// `unavailable`, `read-only` or `timeout`: there is no connection. The next call opens another one.
+    pub async fn heard(&mut self) -> Result<Heard, SqlError> {
+        self.listener.heard().await
     }
 }

@@ -20,7 +20,7 @@ pub enum Dialect {
 pub enum Access {
     /// Reads, on a connection of their own: they never wait for a writer. Writes are refused.
     ReadOnly,
-    /// Reads and writes. Transactions of one process take turns, in the order in which they asked.
+    /// Reads and writes. In SQLite the transactions of one process take turns, in the order in which they asked.
     ReadWrite,
 }
 
@@ -37,9 +37,9 @@ pub enum Value {
     Text(String),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// An array of integers: JSON text in SQLite.
+    /// An array of integers: JSON text in SQLite, `bigint[]` in Postgres.
     Integers(Vec<i64>),
-    /// An array of texts, none allowed: JSON text in SQLite. Checked before use: it may come from a guest.
+    /// An array of texts, none allowed: JSON text in SQLite, `text[]` in Postgres. Checked before use: it may come from a guest.
     Texts(Column),
 }
 
@@ -50,7 +50,7 @@ pub enum ColumnType {
     Integer,
     /// 64-bit floats; integers are converted.
     Real,
-    /// Text; numbers are written out, bytes that are not UTF-8 are replaced.
+    /// Text. Numbers are written out, in Postgres values of every type; bytes that are not UTF-8 (SQLite) are replaced.
     Text,
     /// Bytes; text is handed out as its bytes.
     Bytes,

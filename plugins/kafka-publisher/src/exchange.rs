@@ -126,6 +126,7 @@ impl Exchange {
 fn send<C: Connector>(line: &mut Line, context: &mut Context<'_, '_, C>) -> Result<(), ConnectionError> {
     while line.sent.len() < context.settings.in_flight && !line.order.requests.is_empty() {
         let connection = context.cluster.connection(&line.order.address, context.client, context.times.end)?;
+        connection.version_of::<ProduceRequest>()?;
         let Some(batches) = line.order.requests.pop_front() else { break };
         let until = Instant::now().checked_add(context.times.request).map_or(context.times.end, |until| until.min(context.times.end));
         let request = request(&batches, context.targets, context.batches, context.times.request);

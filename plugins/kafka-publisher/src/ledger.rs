@@ -9,6 +9,8 @@ pub struct Ledger {
     outcomes: Vec<Option<Outcome>>,
     /// Of each message, the number of its key.
     keys: Vec<Option<usize>>,
+    /// Of each message, the one of its key before it.
+    before: Vec<Option<usize>>,
     /// Of each key, its first message that was not delivered.
     failed: Vec<Option<usize>>,
     open: usize,
@@ -20,15 +22,20 @@ impl Ledger {
     /// Nothing has become of any message yet.
     #[must_use]
     pub fn new(batch: &Batch) -> Self {
-        let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let mut keys = Vec::with_capacity(batch.len());
+        // Of each key, its number and its last message so far.
+        let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
+        let (mut keys, mut before) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         for message in batch.messages() {
-            keys.push(message.key().map(|key| {
-                let next = numbers.len();
-                *numbers.entry(key).or_insert(next)
-            }));
+            let index = message.index();
+            let known = message.key().map(|key| {
+                let next = seen.len();
+                let (number, last) = seen.entry(key).or_insert((next, index));
+                (*number, Some(std::mem::replace(last, index)).filter(|last| *last != index))
+            });
+            keys.push(known.map(|(number, _)| number));
+            before.push(known.and_then(|(_, last)| last));
         }
-        Self { outcomes: vec![None; keys.len()], failed: vec![None; numbers.len()], open: keys.len(), keys, news: Vec::new() }
+        Self { outcomes: vec![None; keys.len()], failed: vec![None; seen.len()], open: keys.len(), keys, before, news: Vec::new() }
     }
 
     /// How many keys there are; they are numbered from 0.
@@ -62,9 +69,17 @@ impl Ledger {
         failed.is_some_and(|failed| failed < index)
     }
 
-    /// Says what became of a message. The first word on each stands.
+    /// Whether the message of its key before it is still open: then its own turn has not come.
+    #[must_use]
+    pub fn is_behind_an_open_one(&self, index: usize) -> bool {
+        self.before.get(index).copied().flatten().is_some_and(|before| self.is_open(before))
+    }
+
+    /// Says what became of a message. The first word on each stands. One that is to be tried again, as is an earlier one of its
+    /// key, is only held: the attempt is counted for the first.
     pub fn settle(&mut self, index: usize, outcome: Outcome) {
         let key = self.key(index);
+        let outcome = if matches!(outcome, Outcome::Retry(_)) && self.is_behind_a_failure(index) { Outcome::Held } else { outcome };
         let Some(slot @ None) = self.outcomes.get_mut(index) else { return };
         if outcome != Outcome::Delivered
             && let Some(failed) = key.and_then(|key| self.failed.get_mut(key))
@@ -113,10 +128,18 @@ mod tests {
     fn a_failure_stands_before_its_followers_only() {
         let mut ledger = ledger(&[Some("a"), Some("b"), Some("a"), Some("a"), None]);
         assert_eq!((ledger.keys(), ledger.key(2), ledger.key(4)), (2, Some(0), None));
+        assert_eq!([0, 1, 2, 3, 4].map(|index| ledger.is_behind_an_open_one(index)), [false, false, true, true, false]);
         ledger.settle(2, failure());
         assert_eq!([0, 1, 2, 3, 4].map(|index| ledger.is_behind_a_failure(index)), [false, false, false, true, false]);
         ledger.settle(0, failure());
         assert!(ledger.is_behind_a_failure(2));
+    }
+
+    #[test]
+    fn of_those_to_be_tried_again_only_the_first_of_a_key_is_charged() {
+        let mut ledger = ledger(&[Some("a"), Some("a"), Some("b")]);
+        (0..3).for_each(|index| ledger.settle(index, failure()));
+        assert_eq!(ledger.into_outcomes(), [failure(), Outcome::Held, failure()]);
     }
 
     #[test]

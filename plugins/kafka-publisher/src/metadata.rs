@@ -16,7 +16,8 @@ const MAX_TOPICS: usize = 10_000;
 pub struct Topic {
     /// The leading broker of each partition; none: it has no leader at present.
     pub leaders: Vec<Option<i32>>,
-    learned: Instant,
+    /// When.
+    pub learned: Instant,
 }
 
 /// See the module.

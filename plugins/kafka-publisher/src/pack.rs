@@ -158,6 +158,8 @@ pub struct Packer<'p, 'a> {
     pub wall_ms: i64,
     /// For the age of what is known.
     pub now: Instant,
+    /// When the call began: what was learned earlier does not suffice to end a message.
+    pub start: Instant,
 }
 
 impl<'a> Packer<'_, 'a> {
@@ -288,8 +290,14 @@ impl<'a> Packer<'_, 'a> {
             (Some((header, value)), _) => {
                 let partition = partition::of_header(header, value)?;
                 if partition >= count && count > 0 {
-                    let topic = target.name.to_string();
-                    return Err(PartitionError::OutOfRange { header: header.to_owned(), partition, topic, count });
+                    let problem =
+                        PartitionError::OutOfRange { header: header.to_owned(), partition, topic: target.name.to_string(), count };
+                    if known.learned >= self.start {
+                        return Err(problem);
+                    }
+                    // The topic may have been given more partitions: it is asked for again.
+                    target.failure = Some(Failure::invalid_message(problem.to_string()));
+                    return Ok(None);
                 }
                 partition
             }

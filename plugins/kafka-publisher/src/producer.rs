@@ -46,6 +46,8 @@ pub trait Surroundings {
 /// The times of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
+    /// Now, as it was.
+    pub start: Instant,
     /// All is over.
     pub end: Instant,
     /// From here on, messages of a topic that does not exist are handed back.
@@ -64,6 +66,7 @@ impl Times {
         let request = request.unwrap_or(length / 2).min(length);
         let at = |offset: Duration| start.checked_add(offset).unwrap_or(start);
         Self {
+            start,
             end: at(length),
             creation: at(CREATION.min(length / 4)),
             patience: at(PATIENCE.min(length / 2)),

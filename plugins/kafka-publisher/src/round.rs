@@ -40,6 +40,8 @@ pub struct Call<'c, 'a, C: Connector> {
     trouble: Option<Failure>,
     /// And asking again at once would not help.
     hopeless: bool,
+    /// A batch was taken apart in this round, so that the next one sends something else.
+    taken_apart: bool,
 }
 
 impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
@@ -70,6 +72,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             batches: Vec::new(),
             trouble: None,
             hopeless: false,
+            taken_apart: false,
         }
     }
 
@@ -86,9 +89,10 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             // The call goes on, so who has an outcome need not wait for its end. (Most calls are over after one round: then the
             // list that they return says it all, at no cost for each message.)
             self.ledger.tell(|index, outcome| self.surroundings.report(index, outcome));
+            self.taken_apart = false;
             self.round();
             self.batches.retain(|batch| !batch.done);
-            if self.ledger.open() < open {
+            if self.ledger.open() < open || self.taken_apart {
                 pause = PAUSES.0;
             } else {
                 self.surroundings.pause(pause.min(self.times.end.saturating_duration_since(Instant::now())));
@@ -107,14 +111,14 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 let failure =
                     self.batches.get(number).filter(|batch| batch.fate == Fate::Unwritten).and_then(|batch| batch.failure.clone());
                 if let Some(failure) = failure {
-                    self.give_up(number, |_| Outcome::Retry(failure.clone()));
+                    self.give_up(number, &Outcome::Retry(failure));
                 }
             }
             self.batches.retain(|batch| !batch.done);
         }
         let unacknowledged = self.unacknowledged();
         for index in (0..self.batch.len()).filter(|index| !unacknowledged.contains(index)) {
-            if !self.ledger.is_open(index) {
+            if !self.ledger.is_open(index) || self.ledger.is_behind_an_open_one(index) {
                 continue;
             }
             let target = self.targets.of_message(index).and_then(|target| self.targets.get(target));
@@ -140,11 +144,11 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             let failure = self.batches.get(number).and_then(|batch| batch.failure.clone()).unwrap_or_else(|| {
                 Failure::of(FailureCode::Timeout, "the call's deadline passed before the broker answered; it may have written the message")
             });
-            self.give_up(number, |_| Outcome::Retry(failure.clone()));
+            self.give_up(number, &Outcome::Retry(failure));
         }
         for index in 0..self.batch.len() {
             if self.ledger.is_open(index) {
-                let failure = self.why_not_sent(index).filter(|_| !self.ledger.is_behind_a_failure(index));
+                let failure = self.why_not_sent(index);
                 self.ledger.settle(index, failure.map_or(Outcome::Held, Outcome::Retry));
             }
         }
@@ -153,14 +157,14 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
 
     /// Gives a batch up, and with it the producer id whose sequence it bears: it may yet be written, and no other batch may then
     /// be taken for it.
-    fn give_up(&mut self, number: usize, outcome: impl Fn(usize) -> Outcome) {
+    fn give_up(&mut self, number: usize, outcome: &Outcome) {
         let Some(batch) = self.batches.get_mut(number) else { return };
         batch.done = true;
         if let Some(identity) = batch.stamp {
             self.sequences.abandon(identity);
         }
-        for (place, index) in std::mem::take(&mut batch.messages).into_iter().enumerate() {
-            self.ledger.settle(index, outcome(place));
+        for index in std::mem::take(&mut batch.messages) {
+            self.ledger.settle(index, outcome.clone());
         }
     }
 
@@ -254,8 +258,11 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             _ => return,
         };
         for index in pending.iter().copied().filter(|index| self.targets.of_message(*index) == Some(number)) {
-            let outcome = if self.ledger.is_behind_a_failure(index) { Outcome::Held } else { outcome.clone() };
-            self.ledger.settle(index, outcome);
+            // One whose turn has not come is looked at again in a later round.
+            if !self.ledger.is_behind_an_open_one(index) {
+                let outcome = if self.ledger.is_behind_a_failure(index) { Outcome::Held } else { outcome.clone() };
+                self.ledger.settle(index, outcome);
+            }
         }
     }
 
@@ -275,6 +282,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             metadata: &self.cluster.metadata,
             wall_ms: self.surroundings.wall_ms(),
             now: Instant::now(),
+            start: self.times.start,
         };
         // A message of its topic may have been settled since.
         let pending: Vec<usize> = pending.iter().copied().filter(|index| self.ledger.is_open(*index)).collect();
@@ -304,9 +312,8 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             let leaders = metadata.topic(&target.name, now).map(|known| known.leaders.as_slice()).unwrap_or_default();
             let leader = usize::try_from(batch.partition).ok().and_then(|partition| leaders.get(partition).copied().flatten());
             let Some((broker, address)) = leader.and_then(|leader| Some((leader, metadata.broker(leader)?.clone()))) else {
-                let failure = errors::reason(NO_LEADER).failure(&target.name, Some(&format!("partition {}", batch.partition)));
-                batch.failure = Some(failure.clone());
-                target.failure.get_or_insert(failure);
+                let no_leader = || errors::reason(NO_LEADER).failure(&target.name, Some(&format!("partition {}", batch.partition)));
+                batch.failure = Some(target.failure.get_or_insert_with(no_leader).clone());
                 continue;
             };
             let order = orders.entry(broker).or_insert_with(|| Order { broker, address, requests: VecDeque::new() });
@@ -368,8 +375,8 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 target.max_batch_bytes = 0;
                 self.take_apart(number);
             }
-            Remedy::Later => self.give_up(number, |_| Outcome::Retry(failure.clone())),
-            Remedy::Split | Remedy::BlameRecords | Remedy::Never => self.give_up(number, |_| Outcome::Reject(failure.clone())),
+            Remedy::Later => self.give_up(number, &Outcome::Retry(failure)),
+            Remedy::Split | Remedy::BlameRecords | Remedy::Never => self.give_up(number, &Outcome::Reject(failure)),
         }
     }
 
@@ -385,6 +392,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     fn take_apart(&mut self, number: usize) {
         let Some(batch) = self.batches.get_mut(number) else { return };
         batch.done = true;
+        self.taken_apart = true;
         batch.messages.clear();
         if let Some(identity) = batch.stamp {
             self.sequences.abandon(identity);
@@ -407,7 +415,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         if blamed.is_empty() {
             // It named none that is there: nothing would come of trying the same again.
             let failure = reason.failure(&name, part.error_message.as_ref().map(|text| text.as_str()));
-            return self.give_up(number, |_| Outcome::Retry(failure.clone()));
+            return self.give_up(number, &Outcome::Retry(failure));
         }
         for (index, failure) in blamed {
             self.ledger.settle(index, Outcome::Reject(failure));

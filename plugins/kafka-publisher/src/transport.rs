@@ -2,8 +2,14 @@
 //! implementation, and a test can bring a wire of its own.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+
+/// Addresses of one name that are tried: past a few, the deadline is spent anyway.
+const MAX_ADDRESSES: usize = 8;
+
+/// A socket's time-out of less may be rounded to zero, which means "for ever" to some.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An open byte stream. Dropping it closes it.
 pub trait Transport {
@@ -45,8 +51,11 @@ impl Connector for PlainConnector {
 
     fn connect(&self, host: &str, port: u16, deadline: Instant) -> io::Result<PlainTransport> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-        for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, left(deadline)?) {
+        let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.take(MAX_ADDRESSES).collect();
+        for (tried, address) in addresses.iter().enumerate() {
+            // One that swallows packets must not keep the others from being tried.
+            let untried = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+            match TcpStream::connect_timeout(address, (left(deadline)? / untried).max(SHORTEST)) {
                 Ok(stream) => {
                     // Requests are written whole, so waiting to fill a segment would only delay them. The sandbox has no such
                     // option (wasi:sockets 0.2), and a connection without it is as good but slower.
@@ -98,9 +107,8 @@ impl Drop for PlainTransport {
 /// # Errors
 /// `TimedOut` if there is none.
 pub fn left(deadline: Instant) -> io::Result<Duration> {
-    // A socket's time-out of less than a millisecond may be rounded to zero, which means "for ever" to some.
     match deadline.checked_duration_since(Instant::now()) {
-        Some(left) if !left.is_zero() => Ok(left.max(Duration::from_millis(1))),
+        Some(left) if !left.is_zero() => Ok(left.max(SHORTEST)),
         _ => Err(ErrorKind::TimedOut.into()),
     }
 }

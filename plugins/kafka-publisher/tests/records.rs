@@ -12,7 +12,7 @@ mod common;
 
 use anyhow::Result;
 use common::{Publisher, batch_of, fresh};
-use outhaul_sdk::{Batch, NewMessage};
+use outhaul_sdk::{Batch, NewMessage, Outcome};
 use outhaul_services::{Kafka, Listener};
 use outhaul_tests::kafka::{Reader, Record, partitions_by_java, read_by_java};
 use serde_json::json;
@@ -116,6 +116,12 @@ fn a_header_names_the_partition_and_is_not_passed_on() -> Result<()> {
     let records = Reader::new(&kafka.bootstrap())?.read(&topic)?;
     let found: Vec<_> = records.iter().map(|record| (record.partition, record.key_text(), record.headers.len())).collect();
     assert_eq!(found, [(1, None, 1), (2, Some("a"), 1)]);
+
+    // More partitions than the publisher remembers: it asks before it ends the message.
+    let arguments = ["--bootstrap-server", &kafka.bootstrap(), "--alter", "--topic", &topic, "--partitions", "4"];
+    kafka.java().run("org.apache.kafka.tools.TopicCommand", arguments)?;
+    let grown = NewMessage { id: "4", topic: &topic, headers: &[("partition", b"3")], ..NewMessage::default() };
+    assert_eq!(publisher.publish(&batch_of(&[grown])), [Outcome::Delivered]);
     Ok(())
 }
 

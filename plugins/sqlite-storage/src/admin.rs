@@ -1,16 +1,15 @@
 //! What the command line needs: inserting, paging, and what becomes of settled rows.
 
 use crate::layout::{Layout, state_literal};
-use crate::outbox::{Outbox, Ready, millis, statement};
+use crate::outbox::{Outbox, Ready, statement};
 use crate::statements::Sql;
 use crate::time::{self, NOW_MS};
 use outbox_table::config::{OnDelivered, PayloadEncoding, TimeUnit};
-use outbox_table::database::{ColumnType, Database, Results, Statement, Value};
-use outbox_table::headers::Headers;
-use outhaul_sdk::{Batch, Column, Failure, Filter, Message, Page, Row, RowState};
-
-/// Rows of one page at most: a page with messages must fit into the sandbox.
-const MAX_PAGE: u32 = 10_000;
+use outbox_table::database::{Database, Results, Statement, Value};
+use outbox_table::insert::{self, Shape};
+use outbox_table::page::{self, MAX_PAGE};
+use outbox_table::settle::millis;
+use outhaul_sdk::{Batch, Column, Failure, Filter, Message, Page, RowState};
 
 impl<D: Database> Outbox<D> {
     /// Inserts messages in one transaction; returns their ids.
@@ -25,7 +24,7 @@ impl<D: Database> Outbox<D> {
         let rows = self.writer.execute(statements).map_err(|error| self.failed(&error, "inserting"))?;
         let ready = self.ready()?;
         let mut results = Results::new(rows);
-        (0..count).map(|_| Ok(ready.decoding.read_ids(&mut results.next_rows()?)?.text(0).into_owned())).collect()
+        (0..count).map(|_| Ok(ready.decoding.ids.read(&mut results.next_rows()?)?.text(0).into_owned())).collect()
     }
 
     /// Rows in insertion order.
@@ -49,7 +48,6 @@ impl<D: Database> Outbox<D> {
             sql.usable_id(),
             order = sql.order()
         );
-        let (integer, bytes) = (ColumnType::Integer, ColumnType::Bytes);
         let [code, error, due_in] = row_columns(&ready.layout);
         let statements = vec![
             statement(
@@ -57,11 +55,7 @@ impl<D: Database> Outbox<D> {
                 parameters.clone(),
                 ready.decoding.columns(),
             ),
-            statement(
-                format!("SELECT {code}, {error}, {due_in}, {} {rows}", sql.attempts()),
-                parameters,
-                vec![integer, bytes, integer, integer],
-            ),
+            statement(format!("SELECT {code}, {error}, {due_in}, {} {rows}", sql.attempts()), parameters, page::COLUMNS.to_vec()),
         ];
         let results = self.reader.execute(statements).map_err(|error| self.failed(&error, "reading rows"))?;
         let ready = self.ready()?;
@@ -69,27 +63,7 @@ impl<D: Database> Outbox<D> {
         let fetched = ready.decoding.read(&mut results.next_rows()?)?;
         let last = fetched.last_order();
         let batch = ready.decoding.decode(fetched, true).batch;
-        let mut reader = results.next_rows()?;
-        let (codes, errors, due_in, attempts) = (reader.integers()?, reader.bytes()?, reader.integers()?, reader.integers()?);
-        let rows: Vec<Row> = batch
-            .messages()
-            .enumerate()
-            .map(|(at, message)| Row {
-                id: message.id().to_owned(),
-                topic: message.topic().to_owned(),
-                key: message.key().map(str::to_owned),
-                state: match codes.get(at) {
-                    Some(0) => RowState::Pending,
-                    Some(1) => RowState::Leased,
-                    Some(2) => RowState::Delivered,
-                    _ => RowState::Dead,
-                },
-                attempts: u32::try_from(attempts.count(at)).unwrap_or(u32::MAX),
-                last_error: errors.get(at).map(|text| String::from_utf8_lossy(text).into_owned()),
-                created_at: message.created_at().unwrap_or(0),
-                due_in_ms: due_in.count(at),
-            })
-            .collect();
+        let rows = page::rows(&batch, &mut results.next_rows()?)?;
         let full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(Page { rows, messages: with_messages.then_some(batch), next: last.filter(|_| full).map(|order| order.to_string()) })
     }
@@ -229,11 +203,7 @@ fn conditions(ready: &Ready, filter: &Filter, state: Option<&str>, parameters: &
     }
     if !filter.ids.is_empty() {
         // What cannot be an id of the table is in no row.
-        let ids = if ready.decoding.integer_ids {
-            Value::Integers(filter.ids.iter().filter_map(|id| id.parse().ok()).collect())
-        } else {
-            Value::Texts(Column::of_texts(&filter.ids))
-        };
+        let (ids, _) = ready.decoding.ids.parameter(&Column::of_texts(&filter.ids));
         parameters.push(ids);
         text.push_str(&format!(" AND t.{} IN (SELECT value FROM json_each(?{}))", ready.layout.columns.id, parameters.len()));
     }
@@ -286,67 +256,14 @@ fn random_id() -> String {
 fn insert(ready: &Ready, message: Message<'_>, text: bool) -> Result<Statement, Failure> {
     let layout = &ready.layout;
     let columns = &layout.columns;
-    let refuse = |what: String| Err(Failure::invalid_message(format!("message {} ({}): {what}", message.index() + 1, message.topic())));
+    let shape = Shape { text_payload: text, json_payload: text && ready.decoding.encoding == PayloadEncoding::Json, takes_ids: true };
     let mut names = Vec::new();
     let mut values = Vec::new();
     let mut parameters = Vec::new();
-    let mut add = |name: String, value: Value| {
-        names.push(name);
+    for (column, value) in insert::values(&layout.config, columns, &ready.decoding, shape, message)? {
+        names.push(column.to_string());
         parameters.push(value);
         values.push(format!("?{}", parameters.len()));
-    };
-    match (message.id(), layout.integer_ids) {
-        ("", _) => {}
-        (id, true) => match id.parse() {
-            Ok(id) => add(columns.id.to_string(), Value::Integer(id)),
-            Err(_) => return refuse(format!("the id `{id}` is not a number, and ids of this table are")),
-        },
-        (id, false) => add(columns.id.to_string(), Value::Text(id.to_owned())),
-    }
-    match &columns.topic {
-        Some(topic) => add(topic.to_string(), Value::Text(message.topic().to_owned())),
-        None if ready.decoding.topic.as_deref() != Some(message.topic()) => {
-            return refuse(format!("the table holds one topic only, `{}`", ready.decoding.topic.as_deref().unwrap_or_default()));
-        }
-        None => {}
-    }
-    match (&columns.key, message.key().filter(|key| !key.is_empty())) {
-        (Some(column), Some(key)) => add(column.to_string(), Value::Text(key.to_owned())),
-        (None, Some(_)) => return refuse("the table has no column for keys".to_owned()),
-        (_, None) => {}
-    }
-    let payload = match message.payload() {
-        None => Value::Null,
-        Some(bytes) if text => match std::str::from_utf8(bytes) {
-            Ok(payload) => Value::Text(payload.to_owned()),
-            Err(_) => return refuse("the payload is not UTF-8 text, which the table's `payload_encoding` asks for".to_owned()),
-        },
-        Some(bytes) => Value::Bytes(bytes.to_vec()),
-    };
-    if let (PayloadEncoding::Json, Value::Text(payload)) = (ready.decoding.encoding, &payload)
-        && let Err(reason) = outbox_table::decode::check_json(payload.as_bytes())
-    {
-        return refuse(reason);
-    }
-    add(columns.payload.to_string(), payload);
-
-    let mut stored = Headers::default();
-    let mut taken = Vec::new();
-    for (name, value) in message.headers() {
-        let Ok(value) = std::str::from_utf8(value) else { return refuse(format!("the value of the header `{name}` is not UTF-8 text")) };
-        let extra = layout.config.extra_headers.iter().find(|(_, header)| header.eq_ignore_ascii_case(name)).map(|(column, _)| column);
-        match extra.filter(|column| !taken.contains(column)) {
-            Some(column) => {
-                taken.push(column);
-                add(format!("\"{}\"", column.replace('"', "\"\"")), Value::Text(value.to_owned()));
-            }
-            None => stored.0.push((name.to_owned(), value.to_owned())),
-        }
-    }
-    match &columns.headers {
-        Some(column) if !stored.0.is_empty() => add(column.to_string(), Value::Text(stored.encode())),
-        None if !stored.0.is_empty() => return refuse("the table has no column for headers".to_owned()),
-        _ => {}
     }
     if let Some(pending) = layout.config.states.pending.first() {
         names.push(columns.state.to_string());
@@ -377,10 +294,10 @@ fn insert(ready: &Ready, message: Message<'_>, text: bool) -> Result<Statement, 
             values.push(value);
         }
     }
-    if let Some(headers) = columns.headers.as_ref().filter(|headers| stored.0.is_empty() && needed(headers)) {
+    if let Some(headers) = columns.headers.as_ref().filter(|headers| needed(headers) && !names.contains(&headers.to_string())) {
         names.push(headers.to_string());
         values.push("'{}'".to_owned());
     }
     let sql = format!("INSERT INTO {} ({}) VALUES ({}) RETURNING {}", layout.table(), names.join(", "), values.join(", "), columns.id);
-    Ok(statement(sql, parameters, vec![ready.decoding.id_column()]))
+    Ok(statement(sql, parameters, vec![ready.decoding.ids.column()]))
 }

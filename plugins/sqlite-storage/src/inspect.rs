@@ -3,7 +3,8 @@
 use outbox_table::database::{ColumnType, Database, Results, Statement, Value};
 use outbox_table::failure;
 use outbox_table::ident::TableName;
-use outhaul_sdk::{Column, Failure};
+use outbox_table::page::text_of;
+use outhaul_sdk::Failure;
 
 /// How SQLite converts what is written into a column (<https://www.sqlite.org/datatype3.html>, section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,8 +187,4 @@ pub(crate) fn missing<D: Database>(database: &D, name: &TableName, key: &str, ou
         }
         Err(failure) => failure,
     }
-}
-
-fn text_of(column: &Column, at: usize) -> String {
-    String::from_utf8_lossy(column.get(at).unwrap_or_default()).into_owned()
 }

@@ -65,30 +65,22 @@ impl Layout {
 
     /// The unit of leases and due times.
     pub(crate) fn unit(&self) -> TimeUnit {
-        self.config.time_unit
+        self.config.time_unit.unwrap_or_default()
     }
 
     /// The unit of `created_at` and `done_at`.
     pub(crate) fn created_unit(&self) -> TimeUnit {
-        self.config.created_at_unit.unwrap_or(self.config.time_unit)
+        self.config.created_at_unit.unwrap_or(self.unit())
     }
 
-    /// The column that holds how long a row waits for its retry: `available_at`, or else the end of the lease.
+    /// The column that holds how long a row waits for its retry.
     pub(crate) fn due_column(&self) -> Option<&Ident> {
-        if self.side.is_some() {
-            self.columns.available_at.as_ref()
-        } else {
-            self.columns.available_at.as_ref().or(self.columns.lease_until.as_ref())
-        }
+        self.columns.due(self.side.is_some())
     }
 
-    /// The column that holds the end of the lease: `lease_until`, or else `available_at`.
+    /// The column that holds the end of the lease.
     pub(crate) fn lease_column(&self) -> Option<&Ident> {
-        if self.side.is_some() {
-            self.columns.lease_until.as_ref()
-        } else {
-            self.columns.lease_until.as_ref().or(self.columns.available_at.as_ref())
-        }
+        self.columns.lease(self.side.is_some())
     }
 
     /// Whether a new row always comes after every row that was there before, even if those are gone: only then can a claim remember how

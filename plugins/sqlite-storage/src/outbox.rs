@@ -1,21 +1,21 @@
 //! The storage: a configuration, two connections, and, once the table is there, its statements.
 
-use crate::claim::Progress;
+use crate::claim::Looking;
 use crate::layout::Layout;
 use crate::plan::{self, Scan};
-use crate::statements::{Change, Fenced, Sql};
+use crate::statements::Sql;
 use crate::walk::Walk;
 use crate::{inspect, schema};
 use outbox_table::config::{Config, PayloadEncoding};
 use outbox_table::database::{Access, ColumnType, Database, Results, SqlError, SqlErrorCode, Statement, Value};
 use outbox_table::decode::Decoding;
 use outbox_table::failure;
+use outbox_table::ids::IdKind;
+use outbox_table::page;
 use outbox_table::random::Random;
+use outbox_table::settle::Verdicts;
 use outbox_table::template::{Slot, Template};
-use outhaul_sdk::{Column, Counts, Description, Failure, FailureCode, WakeSource};
-
-/// Longest duration that is taken at its word, in milliseconds: a hundred years. More would overflow what a column holds.
-const MAX_MILLIS: u64 = 100 * 366 * 24 * 60 * 60 * 1000;
+use outhaul_sdk::{Counts, Description, Failure, FailureCode, WakeSource};
 
 /// An outbox in SQLite. The calls are described in `wit/outbox.wit`.
 #[derive(Debug)]
@@ -30,9 +30,10 @@ pub struct Outbox<D> {
     pub(crate) notice: Option<String>,
     /// None: the table is not there yet.
     pub(crate) ready: Option<Ready>,
+    pub(crate) looking: Looking,
 }
 
-/// A table that is there: its layout, statements, and how far the last claim looked.
+/// A table that is there: its layout and statements.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) layout: Layout,
@@ -41,23 +42,19 @@ pub(crate) struct Ready {
     pub(crate) walk: Option<Walk>,
     pub(crate) claim: Vec<Template>,
     pub(crate) refuse: Vec<Template>,
-    delivered: Fenced,
-    retry: Fenced,
-    release: Fenced,
-    dead: Fenced,
-    extend: Fenced,
+    pub(crate) verdicts: Verdicts,
     stats: [Template; 2],
     try_states: Vec<(&'static str, Template)>,
     /// The table takes every configured state, or is outhaul's own.
     pub(crate) states_tried: bool,
-    pub(crate) progress: Progress,
 }
 
 impl Ready {
     fn new<D: Database>(database: &D, layout: Layout) -> Result<Self, Failure> {
         let config = &layout.config;
         let decoding = Decoding {
-            integer_ids: layout.integer_ids,
+            ids: if layout.integer_ids { IdKind::Integer } else { IdKind::Text },
+            place_texts: 0,
             id_is_order: layout.id_is_order,
             topic: if layout.columns.topic.is_some() { None } else { Some(config.topic.clone().unwrap_or_default()) },
             keys: layout.columns.key.is_some(),
@@ -71,29 +68,14 @@ impl Ready {
             scan: plan::scan(database, &layout, &decoding)?,
             claim: sql.claim(&decoding),
             refuse: sql.refuse(),
-            delivered: sql.fenced(Change::Delivered, &decoding),
-            retry: sql.fenced(Change::Retry, &decoding),
-            release: sql.fenced(Change::Release, &decoding),
-            dead: sql.fenced(Change::Dead, &decoding),
-            extend: sql.fenced(Change::Extend, &decoding),
+            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding)),
             stats: sql.stats(),
             try_states: sql.try_states(),
             states_tried: config.columns.is_none(),
-            progress: Progress::new(walk.as_ref()),
             walk,
             decoding,
             layout,
         })
-    }
-
-    pub(crate) fn fenced(&self, change: Change) -> &Fenced {
-        match change {
-            Change::Delivered => &self.delivered,
-            Change::Retry => &self.retry,
-            Change::Release => &self.release,
-            Change::Dead => &self.dead,
-            Change::Extend => &self.extend,
-        }
     }
 }
 
@@ -105,6 +87,9 @@ impl<D: Database> Outbox<D> {
     /// `invalid-configuration`, naming the key, if the table cannot be worked off as configured; else those of the database.
     pub fn open(config: &str, connect: impl Fn(&str, Access) -> Result<D, SqlError>) -> Result<(Self, Description), Failure> {
         let config = Config::parse(config)?;
+        if config.notify_channel.is_some() {
+            return Err(Failure::invalid_configuration("`notify_channel`: SQLite has no channels; commits are noticed without one"));
+        }
         let connect = |access| {
             connect(&config.database, access)
                 .map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))
@@ -112,7 +97,8 @@ impl<D: Database> Outbox<D> {
         let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
         let description =
             Description { strict_order: config.strict_order, prefers_fused: true, wake: WakeSource::DataVersion(config.database.clone()) };
-        let mut outbox = Self { config, writer, reader, random: Random::from_system(), notice: None, ready: None };
+        let mut outbox =
+            Self { config, writer, reader, random: Random::from_system(), notice: None, ready: None, looking: Looking::default() };
         if inspect::table(&outbox.reader, &outbox.config.table)?.is_some() && outbox.has_leases()? {
             outbox.ready()?;
         }
@@ -152,15 +138,19 @@ impl<D: Database> Outbox<D> {
         Ok(self.ready.insert(ready))
     }
 
+    /// The table is no longer what it was: nothing that is known of it holds.
+    fn look_afresh(&mut self) {
+        self.ready = None;
+        self.looking = Looking::default();
+    }
+
     /// The failure for a database error. Looks at the table afresh if it is no longer what it was, and says what is wrong with it now.
     pub(crate) fn failed(&mut self, error: &SqlError, doing: &str) -> Failure {
-        if let Some(ready) = &mut self.ready {
-            ready.progress.forget();
-        }
+        self.looking.forget();
         match error.code {
-            SqlErrorCode::Other => self.ready = None,
+            SqlErrorCode::Other => self.look_afresh(),
             SqlErrorCode::Missing => {
-                self.ready = None;
+                self.look_afresh();
                 return match self.ready() {
                     Err(failure) => failure,
                     // It can be worked off as it is now: the next call does.
@@ -219,23 +209,15 @@ impl<D: Database> Outbox<D> {
     pub fn stats(&mut self) -> Result<Counts, Failure> {
         let statements = self.ready()?.stats.each_ref().map(|template| template.fill(|_| Value::Null)).to_vec();
         let rows = self.reader.execute(statements).map_err(|error| self.failed(&error, "counting"))?;
-        let mut results = Results::new(rows);
-        let mut unsettled = results.next_rows()?;
-        let (pending, due, leased, oldest) = (unsettled.integers()?, unsettled.integers()?, unsettled.integers()?, unsettled.integers()?);
-        if pending.count(0) > 0 {
+        let counts = page::counts(&mut Results::new(rows))?;
+        if counts.pending > 0 {
             // A database that cannot be written to now can still be counted.
             self.try_states().or_else(|failure| match failure.code {
                 FailureCode::InvalidConfiguration => Err(failure),
                 _ => Ok(()),
             })?;
         }
-        Ok(Counts {
-            pending: pending.count(0),
-            due: due.count(0),
-            leased: leased.count(0),
-            dead: results.next_rows()?.integers()?.count(0),
-            oldest_pending_ms: oldest.get(0).map(|age| u64::try_from(age).unwrap_or(0)),
-        })
+        Ok(counts)
     }
 
     /// The DDL that the configuration needs.
@@ -260,7 +242,7 @@ impl<D: Database> Outbox<D> {
         if !statements.is_empty() {
             self.writer.execute(statements).map_err(|error| self.failed(&error, "creating the schema"))?;
         }
-        self.ready = None;
+        self.look_afresh();
         self.ready().map(|_| ())
     }
 
@@ -277,32 +259,10 @@ impl<D: Database> Outbox<D> {
         schema::ddl(&self.config, integer_ids)
     }
 
-    /// Ids from outside, in the type that the table has; and those that cannot be ids of it.
-    pub(crate) fn ids(ready: &Ready, ids: &Column) -> (Value, Vec<String>) {
-        if !ready.decoding.integer_ids {
-            return (Value::Texts(ids.clone()), Vec::new());
-        }
-        let mut numbers = Vec::with_capacity(ids.len());
-        let mut others = Vec::new();
-        for at in 0..ids.len() {
-            let text = ids.text(at).unwrap_or_default();
-            match text.parse() {
-                Ok(number) => numbers.push(number),
-                Err(_) => others.push(text.to_owned()),
-            }
-        }
-        (Value::Integers(numbers), others)
-    }
-
     /// Whether payloads are written as text.
     pub(crate) fn text_payloads(&self) -> bool {
         self.config.payload_encoding != PayloadEncoding::Bytes
     }
-}
-
-/// A duration from outside as a parameter.
-pub(crate) fn millis(duration: u64) -> Value {
-    Value::Integer(i64::try_from(duration.min(MAX_MILLIS)).unwrap_or(i64::MAX))
 }
 
 /// A statement built for one call.

@@ -8,6 +8,7 @@ use outbox_table::config::{OnDelivered, TimeUnit};
 use outbox_table::database::ColumnType;
 use outbox_table::decode::Decoding;
 use outbox_table::ident::Ident;
+use outbox_table::settle::{Change, Fenced};
 use outbox_table::template::{Placeholder, Slot, Template};
 
 /// What a row costs in a batch beside its values: offsets, marks, numbers.
@@ -16,23 +17,6 @@ const ROW_BYTES: usize = 128;
 /// A statement of SQLite.
 pub(crate) fn template(text: &str, columns: &[ColumnType]) -> Template {
     Template::new(Placeholder::Question, text, columns)
-}
-
-/// What becomes of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    Delivered,
-    Retry,
-    Release,
-    Dead,
-    Extend,
-}
-
-/// Statements that are run together; the first returns the ids of the rows that were held.
-#[derive(Debug, Clone)]
-pub(crate) struct Fenced {
-    pub(crate) first: Template,
-    pub(crate) then: Option<Template>,
 }
 
 /// Expressions over the table and its leases, from which statements are put together.
@@ -161,7 +145,7 @@ impl Sql<'_> {
     pub(crate) fn scanned_columns(self, decoding: &Decoding) -> Vec<ColumnType> {
         let mut columns = vec![ColumnType::Integer];
         if !self.0.id_is_order {
-            columns.push(decoding.id_column());
+            columns.push(decoding.ids.column());
         }
         columns.extend([ColumnType::Bytes, ColumnType::Integer, ColumnType::Integer, ColumnType::Integer]);
         columns
@@ -362,7 +346,7 @@ impl Sql<'_> {
             };
             template(&text, &[])
         });
-        Fenced { first: template(&format!("{} RETURNING {id}", self.write(change, &fence)), &[decoding.id_column()]), then }
+        Fenced { first: template(&format!("{} RETURNING {id}", self.write(change, &fence)), &[decoding.ids.column()]), then }
     }
 
     /// Ends the rows in `Ids` dead, in the transaction that has just read them.

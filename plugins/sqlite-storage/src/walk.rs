@@ -8,31 +8,8 @@ use outbox_table::decode::Decoding;
 use outbox_table::template::{Slot, Template};
 use std::time::Duration;
 
-/// Keys, or rows without a key, that one statement looks at.
-pub(crate) const STEP: usize = 1024;
 /// How long one claim walks, beside one step of each kind: others wait to write meanwhile. (8192 keys take some 20 ms.)
 pub(crate) const MAX_TIME: Duration = Duration::from_millis(50);
-
-/// What is left of a search through everything that waits: how often each kind has still to come to its end. One that starts in the middle
-/// comes to the end twice.
-#[derive(Debug, Clone)]
-pub(crate) struct Search {
-    /// Rows without a key: NULL, then empty.
-    pub(crate) unkeyed: [u8; 2],
-    pub(crate) keys: u8,
-}
-
-impl Search {
-    /// `true`: starts at the very first one.
-    pub(crate) fn new(unkeyed: [bool; 2], keys: bool) -> Self {
-        let ends = |at_start| if at_start { 1 } else { 2 };
-        Self { unkeyed: unkeyed.map(ends), keys: ends(keys) }
-    }
-
-    pub(crate) fn is_whole(&self) -> bool {
-        self.unkeyed == [0; 2] && self.keys == 0
-    }
-}
 
 /// The statements, for one index.
 #[derive(Debug, Clone)]

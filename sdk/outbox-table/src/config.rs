@@ -34,9 +34,9 @@ pub struct Config {
     /// Values of the state column.
     #[serde(default)]
     pub states: States,
-    /// Unit of the columns that hold times.
+    /// Unit of the columns that hold times, where their types do not say it; left out: milliseconds, or what the types suggest.
     #[serde(default)]
-    pub time_unit: TimeUnit,
+    pub time_unit: Option<TimeUnit>,
     /// Unit of `created_at` and `done_at`, where it is another one.
     #[serde(default)]
     pub created_at_unit: Option<TimeUnit>,
@@ -52,6 +52,9 @@ pub struct Config {
     /// A table of leases beside a table that has no columns for them; in the same schema.
     #[serde(default)]
     pub lease_table: Option<String>,
+    /// The channel that a trigger of the table notifies of new rows. For databases that have channels.
+    #[serde(default)]
+    pub notify_channel: Option<String>,
 }
 
 /// Column names. What is left out does not exist in the table.
@@ -259,7 +262,7 @@ impl Config {
             ("topic", self.topic.is_some()),
             ("lease_table", self.lease_table.is_some()),
             ("extra_headers", !self.extra_headers.is_empty()),
-            ("time_unit", self.time_unit != TimeUnit::Ms),
+            ("time_unit", self.time_unit.is_some()),
             ("created_at_unit", self.created_at_unit.is_some()),
             ("states", self.states != States::default()),
         ];
@@ -323,6 +326,19 @@ impl Columns {
             created_at: some("created_at"),
             done_at: some("done_at"),
         }
+    }
+
+    /// The column that holds how long a row waits for its retry: `available_at`, or else the end of the lease. `beside`: leases are in a
+    /// table of their own, and no column has to serve for both.
+    #[must_use]
+    pub fn due(&self, beside: bool) -> Option<&Ident> {
+        self.available_at.as_ref().or(if beside { None } else { self.lease_until.as_ref() })
+    }
+
+    /// The column that holds the end of the lease: `lease_until`, or else `available_at`.
+    #[must_use]
+    pub fn lease(&self, beside: bool) -> Option<&Ident> {
+        self.lease_until.as_ref().or(if beside { None } else { self.available_at.as_ref() })
     }
 
     /// Every column that is named, with its key in the configuration.

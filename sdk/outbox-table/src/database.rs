@@ -76,11 +76,11 @@ impl Integers {
     pub fn count(&self, index: usize) -> u64 {
         self.get(index).and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
     }
+}
 
-    /// Keeps the first `len` values.
-    pub fn truncate(&mut self, len: usize) {
-        self.values.truncate(len);
-        self.nulls.truncate(len);
+impl FromIterator<i64> for Integers {
+    fn from_iter<I: IntoIterator<Item = i64>>(values: I) -> Self {
+        Self { values: values.into_iter().collect(), nulls: Vec::new() }
     }
 }
 

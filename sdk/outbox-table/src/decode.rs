@@ -1,37 +1,20 @@
 //! Rows, as a claim reads them, into a batch. A row that cannot be decoded is named, and the others flow.
 
 use crate::config::PayloadEncoding;
-use crate::database::{ColumnType, Integers, Reader};
+use crate::database::{ColumnType, Integers, Reader, Value};
 use crate::headers::Headers;
+use crate::ids::{IdKind, Ids};
 use outhaul_sdk::{Batch, Column, Failure};
 use serde::de::IgnoredAny;
-use std::borrow::Cow;
-
-/// Ids of rows, in the type that the table has.
-#[derive(Debug, Clone)]
-pub enum Ids {
-    /// Numbers.
-    Integers(Integers),
-    /// Text.
-    Texts(Column),
-}
-
-impl Ids {
-    /// Id `index` as text.
-    #[must_use]
-    pub fn text(&self, index: usize) -> Cow<'_, str> {
-        match self {
-            Self::Integers(ids) => Cow::Owned(ids.get(index).unwrap_or_default().to_string()),
-            Self::Texts(ids) => String::from_utf8_lossy(ids.get(index).unwrap_or_default()),
-        }
-    }
-}
+use std::collections::HashMap;
 
 /// How rows are read.
 #[derive(Debug, Clone, Default)]
 pub struct Decoding {
-    /// Ids are numbers.
-    pub integer_ids: bool,
+    /// Which ids there are.
+    pub ids: IdKind,
+    /// How many texts tell a row's place in the order. 0: the order is one integer, and a column of every result.
+    pub place_texts: usize,
     /// The id is the order too: it is not read twice.
     pub id_is_order: bool,
     /// The topic of every row; none: there is a column.
@@ -50,9 +33,12 @@ impl Decoding {
     /// The types to ask for: order, id, topic, key, headers, payload, attempts, creation, further columns; what is not there is left out.
     #[must_use]
     pub fn columns(&self) -> Vec<ColumnType> {
-        let mut columns = vec![ColumnType::Integer];
+        let mut columns = Vec::new();
+        if self.place_texts == 0 {
+            columns.push(ColumnType::Integer);
+        }
         if !self.id_is_order {
-            columns.push(self.id_column());
+            columns.push(self.ids.column());
         }
         columns.extend(std::iter::repeat_n(
             ColumnType::Bytes,
@@ -63,27 +49,16 @@ impl Decoding {
         columns
     }
 
-    /// The type of the id.
-    #[must_use]
-    pub fn id_column(&self) -> ColumnType {
-        if self.integer_ids { ColumnType::Integer } else { ColumnType::Bytes }
-    }
-
-    /// The next column, as ids.
-    ///
-    /// # Errors
-    /// If the database driver broke its promise.
-    pub fn read_ids(&self, reader: &mut Reader) -> Result<Ids, Failure> {
-        Ok(if self.integer_ids { Ids::Integers(reader.integers()?) } else { Ids::Texts(reader.bytes()?) })
-    }
-
     /// The columns that were asked for.
     ///
     /// # Errors
     /// If the database driver broke its promise.
     pub fn read(&self, reader: &mut Reader) -> Result<Fetched, Failure> {
-        let order = reader.integers()?;
-        let ids = if self.id_is_order { Ids::Integers(order.clone()) } else { self.read_ids(reader)? };
+        let order = if self.place_texts == 0 { Some(reader.integers()?) } else { None };
+        let ids = match &order {
+            Some(order) if self.id_is_order => Ids::Integers(order.clone()),
+            _ => self.ids.read(reader)?,
+        };
         Ok(Fetched {
             order,
             ids,
@@ -97,13 +72,15 @@ impl Decoding {
         })
     }
 
-    /// Rows in insertion order. A row that cannot be decoded is left out and named, or (`keep`) is in the batch with what could be
-    /// read of it.
+    /// Rows in insertion order; as they came, where no integer and no [`Fetched::in_order_of`] tells it. A row that cannot be decoded is
+    /// left out and named, or (`keep`) is in the batch with what could be read of it.
     #[must_use]
     pub fn decode(&self, fetched: Fetched, keep: bool) -> Decoded {
-        let mut rows: Vec<usize> = (0..fetched.order.len()).collect();
+        let mut rows: Vec<usize> = (0..fetched.ids.len()).collect();
         // UPDATE .. RETURNING has no order.
-        rows.sort_by_key(|row| fetched.order.get(*row));
+        if let Some(order) = &fetched.order {
+            rows.sort_by_key(|row| order.get(*row));
+        }
         let mut batch = Batch::new();
         let mut faults = Vec::new();
         rows.retain(|row| {
@@ -183,7 +160,7 @@ pub fn check_json(payload: &[u8]) -> Result<(), String> {
 /// Columns of rows, as they were read.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    order: Integers,
+    order: Option<Integers>,
     ids: Ids,
     topics: Option<Column>,
     keys: Option<Column>,
@@ -195,10 +172,20 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// The last place in the order; none: there are no rows.
+    /// The last place in the order; none: there are no rows, or the order is no integer.
     #[must_use]
     pub fn last_order(&self) -> Option<i64> {
-        (0..self.order.len()).filter_map(|row| self.order.get(row)).max()
+        let order = self.order.as_ref()?;
+        (0..order.len()).filter_map(|row| order.get(row)).max()
+    }
+
+    /// Says that the order is that of these ids, a parameter of the statement: for tables whose order is no integer.
+    #[must_use]
+    pub fn in_order_of(mut self, ids: &Value) -> Self {
+        let places: HashMap<String, i64> = crate::search::names(ids).into_iter().zip(0..).collect();
+        let place = |row| places.get(self.ids.text(row).as_ref()).copied().unwrap_or(i64::MAX);
+        self.order = Some(Integers::from_iter((0..self.ids.len()).map(place)));
+        self
     }
 }
 
@@ -285,7 +272,7 @@ mod tests {
     }
 
     fn decoding() -> Decoding {
-        Decoding { integer_ids: true, id_is_order: true, keys: true, headers: true, ..Decoding::default() }
+        Decoding { ids: IdKind::Integer, id_is_order: true, keys: true, headers: true, ..Decoding::default() }
     }
 
     fn three(headers: [&str; 3], payloads: [&[u8]; 3]) -> Vec<Values> {

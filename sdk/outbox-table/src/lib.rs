@@ -4,8 +4,10 @@
 //! - [`ident`]: names from outside, quoted part by part.
 //! - [`database`]: the `sql` capability as a trait, so that a storage also runs natively.
 //! - [`template`]: statement text built once, filled at each call.
-//! - [`choose`], [`window`]: which of the scanned rows a claim takes, and how far it scans.
-//! - [`decode`], [`headers`]: rows into a batch.
+//! - [`search`], [`choose`], [`window`]: which rows a claim takes, and how far it looks for them.
+//! - [`ids`], [`decode`], [`headers`]: rows into a batch.
+//! - [`settle`]: verdicts into statements.
+//! - [`insert`], [`page`]: what the command line needs.
 //! - [`failure`]: what is written into `last_error`, and which failure a database error is.
 
 pub mod choose;
@@ -15,6 +17,11 @@ pub mod decode;
 pub mod failure;
 pub mod headers;
 pub mod ident;
+pub mod ids;
+pub mod insert;
+pub mod page;
 pub mod random;
+pub mod search;
+pub mod settle;
 pub mod template;
 pub mod window;

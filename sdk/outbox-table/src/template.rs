@@ -22,10 +22,31 @@ pub enum Slot {
     Key,
     /// At most so many keys.
     Keys,
+    /// Ids of the rows that this transaction has locked, as an array.
+    Locked,
+    /// The keys of the rows in `Ids`, as an array.
+    KeyOf,
+    /// A number of attempts.
+    Attempts,
+    /// Where the place in the order is made of two values: rows after this second one.
+    AfterToo,
 }
 
 impl Slot {
-    const ALL: [Self; 8] = [Self::Ids, Self::Worker, Self::Millis, Self::Text, Self::After, Self::Limit, Self::Key, Self::Keys];
+    const ALL: [Self; 12] = [
+        Self::Ids,
+        Self::Worker,
+        Self::Millis,
+        Self::Text,
+        Self::After,
+        Self::Limit,
+        Self::Key,
+        Self::Keys,
+        Self::Locked,
+        Self::KeyOf,
+        Self::Attempts,
+        Self::AfterToo,
+    ];
 
     fn letter(self) -> char {
         match self {
@@ -37,6 +58,10 @@ impl Slot {
             Self::Limit => 'l',
             Self::Key => 'k',
             Self::Keys => 'n',
+            Self::Locked => 'h',
+            Self::KeyOf => 'y',
+            Self::Attempts => 'c',
+            Self::AfterToo => 'b',
         }
     }
 }

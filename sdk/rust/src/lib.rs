@@ -12,6 +12,10 @@
 //! outhaul_sdk::manifest!("../manifest.toml"); // its name, its version, and what it asks to be granted
 //! ```
 //!
+//! An adapter reaches what the operator grants with what Rust has for it: TCP with `std::net`, HTTP with the crate `wasip2`. TLS over
+//! TCP, which `std` does not have, is `outhaul_sdk::tls::TlsStream` (on the WebAssembly target only): the host does the handshake and
+//! keeps the keys.
+//!
 //! The types are those of `wit/outbox.wit`; they are plain data and work natively too, so an adapter's logic can be tested
 //! without a sandbox.
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -139,8 +140,7 @@ impl Ground {
     /// If the folders cannot be listed.
     pub fn is_alive(&self) -> Result<bool> {
         let mut alive = true;
-        for entry in fs::read_dir(&self.data).with_context(|| format!("cannot list {}", self.data.display()))? {
-            let folder = entry?.path();
+        for folder in self.folders()? {
             if !folder.join(OWNER_FILE).exists()
                 && let Some(process) = Identity::read(&folder.join(daemon::PROCESS_FILE))
             {
@@ -156,17 +156,40 @@ impl Ground {
     /// If something cannot be stopped or removed.
     pub fn clear(&self) -> Result<()> {
         match fs::remove_file(self.state_file()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context("cannot remove the state file"),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).context("cannot remove the state file"),
             _ => {}
         }
-        for entry in fs::read_dir(&self.data).with_context(|| format!("cannot list {}", self.data.display()))? {
-            let folder = entry?.path();
-            let owned = Identity::read(&folder.join(OWNER_FILE)).is_some_and(|owner| owner.is_alive());
-            if folder.is_dir() && !owned {
+        self.sweep()?;
+        for folder in self.folders()? {
+            if !folder.join(OWNER_FILE).exists() {
                 daemon::clear(&folder)?;
             }
         }
         Ok(())
+    }
+
+    /// Stops and removes what tests have left behind that are no more.
+    ///
+    /// # Errors
+    /// If something cannot be stopped or removed.
+    pub fn sweep(&self) -> Result<()> {
+        for folder in self.folders()? {
+            if Identity::read(&folder.join(OWNER_FILE)).is_some_and(|owner| !owner.is_alive()) {
+                daemon::clear(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn folders(&self) -> Result<Vec<PathBuf>> {
+        let mut folders = Vec::new();
+        for entry in fs::read_dir(&self.data).with_context(|| format!("cannot list {}", self.data.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+        Ok(folders)
     }
 }
 
@@ -212,6 +235,8 @@ mod tests {
         let (mine, left, shared) = (ground.private("a").unwrap(), ground.private("b").unwrap(), ground.shared("c").unwrap());
         fs::write(left.join(OWNER_FILE), "1\n1\n").unwrap();
         fs::write(ground.state_file(), "{}").unwrap();
+        ground.sweep().unwrap();
+        assert_eq!([mine.exists(), left.exists(), shared.exists(), ground.state_file().exists()], [true, false, true, true]);
         ground.clear().unwrap();
         assert_eq!([mine.exists(), left.exists(), shared.exists(), ground.state_file().exists()], [true, false, false, false]);
         fs::remove_dir_all(mine).unwrap();

@@ -45,8 +45,14 @@ impl<T: Clone> Outcome<T> {
     }
 }
 
+impl<T> Default for Outcome<T> {
+    fn default() -> Self {
+        Self::Missing { reason: "it was never started".into() }
+    }
+}
+
 /// What is in the file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct State {
     /// Started by `services up`, to stay until `services down`; else a test run stops it at its end.
     pub kept: bool,

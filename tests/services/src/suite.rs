@@ -8,7 +8,7 @@
 use crate::certificates::Certificates;
 use crate::daemon;
 use crate::ground::{Account, Ground};
-use crate::kafka::Cluster;
+use crate::kafka::{Cluster, Kafka};
 use crate::pgbouncer::Pgbouncer;
 use crate::postgres::{Major, Postgres, Server};
 use crate::state::{Outcome, State};
@@ -79,15 +79,18 @@ fn lock(ground: &Ground, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// The state as it is if everything in it still runs, else after a fresh start.
+/// The state with everything up that can be had: what runs stays, what is missing is tried once more. After the death of any of it,
+/// all is started anew.
 fn ensure(ground: &Ground) -> Result<State> {
     // A state of another version is none.
-    if let Ok(Some(state)) = State::read(&ground.state_file())
-        && ground.is_alive()?
-    {
-        return Ok(state);
+    let before = State::read(&ground.state_file()).ok().flatten();
+    let before = if ground.is_alive()? { before } else { None };
+    if before.is_none() {
+        ground.clear()?
+    } else {
+        ground.sweep()?
     }
-    ground.clear()?;
+    let before = before.unwrap_or_default();
     let account = Account::for_servers();
     let certificates = |name: &str| -> Result<(PathBuf, Certificates)> {
         let folder = ground.shared(name)?;
@@ -95,37 +98,37 @@ fn ensure(ground: &Ground) -> Result<State> {
         Ok((folder, certificates))
     };
     let account = || account.as_ref().copied().map_err(|error| anyhow!("{error:#}"));
-    let postgres = |major: Major| {
-        start(&format!("postgres {major}"), || {
+    let postgres = |before: Outcome<Postgres>, major: Major| {
+        start(before, &format!("postgres {major}"), || {
             let (folder, certificates) = certificates(&format!("postgres-{major}"))?;
             or_clear(folder.clone(), Server::shared(major, folder, certificates, account()?))
         })
     };
-    let pgbouncer = |server: &Outcome<Postgres>| {
-        start("pgbouncer", || {
+    let pgbouncer = |before: Outcome<Pgbouncer>, server: &Outcome<Postgres>| {
+        start(before, "pgbouncer", || {
             let server = server.available().context("it needs PostgreSQL 15")?;
             let folder = ground.shared("pgbouncer")?;
             or_clear(folder.clone(), Pgbouncer::shared(server, &folder, account()?))
         })
     };
-    let kafka = || {
-        start("kafka", || {
+    let kafka = |before: Outcome<Kafka>| {
+        start(before, "kafka", || {
             let (folder, certificates) = certificates("kafka")?;
             or_clear(folder.clone(), Cluster::shared(folder, certificates))
         })
     };
     std::thread::scope(|scope| {
-        let kafka = scope.spawn(kafka);
-        let newer = scope.spawn(|| postgres(Major::V17));
-        let postgres_15 = postgres(Major::V15);
-        let pgbouncer = pgbouncer(&postgres_15);
+        let kafka = scope.spawn(|| kafka(before.kafka));
+        let newer = scope.spawn(|| postgres(before.postgres_17, Major::V17));
+        let postgres_15 = postgres(before.postgres_15, Major::V15);
+        let pgbouncer = pgbouncer(before.pgbouncer, &postgres_15);
         let crashed = |_| anyhow!("a start panicked");
         let (postgres_17, kafka) = (newer.join().map_err(crashed)?, kafka.join().map_err(crashed)?);
-        Ok(State { kept: false, postgres_15, postgres_17, pgbouncer, kafka })
+        Ok(State { kept: before.kept, postgres_15, postgres_17, pgbouncer, kafka })
     })
 }
 
-/// Stops what a failed start has left.
+/// Stops what a failed start has left, so that it can be tried again.
 fn or_clear<T>(folder: PathBuf, started: Result<T>) -> Result<T> {
     if started.is_err() {
         daemon::clear(&folder)?;
@@ -133,8 +136,11 @@ fn or_clear<T>(folder: PathBuf, started: Result<T>) -> Result<T> {
     started
 }
 
-/// Starts one, says how long it took or why it is missing.
-fn start<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Outcome<T> {
+/// Starts one that does not run, says how long it took or why it is missing.
+fn start<T>(before: Outcome<T>, name: &str, work: impl FnOnce() -> Result<T>) -> Outcome<T> {
+    if matches!(before, Outcome::Up { .. }) {
+        return before;
+    }
     let begin = Instant::now();
     let outcome = match work() {
         Ok(service) => Outcome::Up { seconds: begin.elapsed().as_secs_f64(), service },

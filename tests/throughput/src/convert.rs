@@ -5,15 +5,21 @@ use outhaul::ports;
 use outhaul_sdk as sdk;
 use std::time::Duration;
 
-pub(crate) fn column_out(column: Column) -> sdk::Column {
+/// A column of the host, for a guest.
+#[must_use]
+pub fn column_out(column: Column) -> sdk::Column {
     sdk::Column { data: column.data, ends: column.ends, nulls: column.nulls }
 }
 
-pub(crate) fn column_in(column: sdk::Column) -> Column {
+/// A column of a guest, for the host.
+#[must_use]
+pub fn column_in(column: sdk::Column) -> Column {
     Column { data: column.data, ends: column.ends, nulls: column.nulls }
 }
 
-pub(crate) fn batch_out(batch: Batch) -> sdk::Batch {
+/// A batch of the host, for a guest.
+#[must_use]
+pub fn batch_out(batch: Batch) -> sdk::Batch {
     sdk::Batch {
         ids: column_out(batch.ids),
         topics: column_out(batch.topics),
@@ -55,7 +61,9 @@ fn batch_in(batch: sdk::Batch) -> Batch {
     }
 }
 
-pub(crate) fn failure_in(failure: sdk::Failure) -> Failure {
+/// A failure of a guest, for the host.
+#[must_use]
+pub fn failure_in(failure: sdk::Failure) -> Failure {
     use sdk::FailureCode as From;
     let code = match failure.code {
         From::Network => FailureCode::Network,
@@ -79,7 +87,9 @@ fn failure_out(failure: &Failure) -> sdk::Failure {
     sdk::Failure { code, detail: failure.detail.clone(), retry_after_ms: None }
 }
 
-pub(crate) fn outcome_in(outcome: sdk::Outcome) -> Outcome {
+/// An outcome of a guest, for the host.
+#[must_use]
+pub fn outcome_in(outcome: sdk::Outcome) -> Outcome {
     match outcome {
         sdk::Outcome::Delivered => Outcome::Delivered,
         sdk::Outcome::Retry(failure) => Outcome::Retry(failure_in(failure)),
@@ -88,11 +98,15 @@ pub(crate) fn outcome_in(outcome: sdk::Outcome) -> Outcome {
     }
 }
 
-pub(crate) fn millis(duration: Duration) -> u64 {
+/// A duration in milliseconds, as the contract has it.
+#[must_use]
+pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement> {
+/// Settlements of the host, for a guest.
+#[must_use]
+pub fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement> {
     let verdict = |verdict: &Verdict| match verdict {
         Verdict::Delivered => sdk::Verdict::Delivered,
         Verdict::Retry { failure, delay } => sdk::Verdict::Retry(sdk::Retry { failure: failure_out(failure), delay_ms: millis(*delay) }),
@@ -103,7 +117,9 @@ pub(crate) fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement
     settlements.iter().map(settlement).collect()
 }
 
-pub(crate) fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
+/// A request to claim of the host, for a guest.
+#[must_use]
+pub fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
     sdk::ClaimRequest {
         worker: request.worker.clone(),
         limit: request.limit,
@@ -114,7 +130,9 @@ pub(crate) fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
     }
 }
 
-pub(crate) fn claimed_in(claimed: sdk::Claimed) -> ports::Claimed {
+/// What a guest has claimed, for the host.
+#[must_use]
+pub fn claimed_in(claimed: sdk::Claimed) -> ports::Claimed {
     let refused = claimed.refused.into_iter().map(|refusal| (refusal.id, failure_in(refusal.failure))).collect();
     ports::Claimed { batch: batch_in(claimed.batch), refused, unfinished: claimed.unfinished }
 }

@@ -12,13 +12,19 @@ fn bounds() -> sql::Bounds {
 }
 
 /// A connection of the host.
-pub(crate) struct HostDatabase(sql::Connection);
+#[derive(Debug)]
+pub struct HostDatabase(sql::Connection);
 
 /// A transaction of the host.
-pub(crate) struct HostTransaction(std::cell::RefCell<sql::Transaction>);
+#[derive(Debug)]
+pub struct HostTransaction(std::cell::RefCell<sql::Transaction>);
 
 impl HostDatabase {
-    pub(crate) fn open(databases: &sql::Databases, name: &str, access: guest::Access) -> Result<Self, guest::Error> {
+    /// Opens a database of the configuration.
+    ///
+    /// # Errors
+    /// Those of the host.
+    pub fn open(databases: &sql::Databases, name: &str, access: guest::Access) -> Result<Self, guest::Error> {
         let access = match access {
             guest::Access::ReadOnly => sql::Access::ReadOnly,
             guest::Access::ReadWrite => sql::Access::ReadWrite,

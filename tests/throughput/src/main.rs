@@ -3,13 +3,10 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
-mod convert;
-mod database;
 mod native;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use database::HostDatabase;
 use native::{NativeNull, NativeStorage};
 use outhaul::config::{self, Config};
 use outhaul::metrics::Metrics;
@@ -17,6 +14,7 @@ use outhaul::plugin::{PluginHost, PluginHostOptions};
 use outhaul::ports::{Publisher, Storage};
 use outhaul::relay::{self, Lanes, Mode, Parts, Shutdown};
 use outhaul::sql::Databases;
+use outhaul_throughput::database::HostDatabase;
 use rusqlite::Connection;
 use sqlite_storage::Outbox;
 use std::collections::BTreeMap;

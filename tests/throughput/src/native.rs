@@ -1,12 +1,12 @@
 //! The adapters as plain Rust behind the host's ports: what components are measured against.
 
-use crate::convert::{batch_out, claimed_in, column_out, failure_in, millis, outcome_in, request_out, settlements_out};
-use crate::database::HostDatabase;
 use async_trait::async_trait;
 use null_publisher::NullPublisher;
 use outhaul::domain::{Batch, Column, Failure, FailureCode, Outcome, Settlement};
 use outhaul::ports::{ClaimRequest, Claimed, Description, PublishCall, Publisher, Stats, Storage, Turn};
 use outhaul_sdk::Publisher as _;
+use outhaul_throughput::convert::{batch_out, claimed_in, column_out, failure_in, millis, outcome_in, request_out, settlements_out};
+use outhaul_throughput::database::HostDatabase;
 use sqlite_storage::Outbox;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

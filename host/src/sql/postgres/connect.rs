@@ -106,9 +106,9 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    #[cfg(any(target_os = "linux", target_os = "android"))]
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER)?;
+    #[cfg(target_os = "linux")]
     {
-        sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER)?;
         // What was sent and is not confirmed for as long ends the connection as well.
         let unconfirmed = KEEPALIVE_AFTER + KEEPALIVE_EVERY * KEEPALIVE_TRIES;
         sockopt::set_tcp_user_timeout(stream, u32::try_from(unconfirmed.as_millis()).unwrap_or(u32::MAX))?;

@@ -57,10 +57,11 @@ impl Fault {
         Self::lost(SqlErrorCode::Other, format!("the server does not keep to the protocol: {what}; is it a PostgreSQL server?"))
     }
 
-    pub(super) fn row_too_long(limit: usize) -> Self {
+    /// A row was announced that cannot be handed out.
+    pub(super) fn row_too_long() -> Self {
         Self::lost(
             SqlErrorCode::TypeMismatch,
-            format!("a row is over the limit of {limit} bytes: ask for less, or raise limits.returned_bytes"),
+            "a row is longer than all results of the call may be: ask for less, or raise limits.returned_bytes",
         )
     }
 
@@ -117,7 +118,8 @@ struct Said {
 impl Said {
     fn fault(&self) -> Fault {
         let (code, reach, advice) = classify(&self.state, &self.message);
-        let mut detail = self.message.clone();
+        // Data exceptions quote the value.
+        let mut detail = if self.state.starts_with("22") { without_quoted(&self.message) } else { self.message.clone() };
         if advice.is_empty() && !self.hint.is_empty() {
             detail = format!("{detail} ({})", self.hint);
         }
@@ -132,6 +134,14 @@ impl Said {
         }
         let fatal = matches!(self.severity.as_str(), "FATAL" | "PANIC");
         Fault { error: SqlError::new(code, detail), lost: fatal || matches!(reach, Reach::Server | Reach::Pooler), reach }
+    }
+}
+
+/// The text without what stands between its first and its last quotation mark.
+fn without_quoted(text: &str) -> String {
+    match (text.split_once('"'), text.rsplit_once('"')) {
+        (Some((before, _)), Some((_, after))) => format!("{before}\"…\"{after}"),
+        _ => text.to_owned(),
     }
 }
 
@@ -228,6 +238,13 @@ mod tests {
             assert!(fault.lost && fault.reach == reach, "{state}");
         }
         assert!(!said("ERROR", "23505", "text").lost);
+    }
+
+    #[test]
+    fn values_are_not_told() {
+        let fault = said("ERROR", "22P02", "invalid input syntax for type integer: \"hu\"sh\" here");
+        assert_eq!(fault.error.detail, "invalid input syntax for type integer: \"…\" here [22P02]");
+        assert!(said("ERROR", "23505", "violates \"t_pkey\"").error.detail.contains("t_pkey"));
     }
 
     #[test]

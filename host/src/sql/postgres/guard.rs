@@ -18,9 +18,10 @@ const OBJECTS: [&str; 9] = ["TABLE", "INDEX", "SEQUENCE", "TYPE", "DOMAIN", "FUN
 /// Words that may stand before them.
 const ADJECTIVES: [&str; 6] = ["OR", "REPLACE", "UNIQUE", "UNLOGGED", "CONSTRAINT", "IF"];
 
-/// Functions whose effect stays with the session, or that run statements out of a text.
-const FUNCTIONS: [&str; 11] = [
+/// Functions whose effect stays with the session, or that run statements out of a text; and the schema of temporary tables.
+const NAMES: [&str; 12] = [
     "set_config",
+    "pg_temp",
     "pg_advisory_lock",
     "pg_advisory_lock_shared",
     "pg_try_advisory_lock",
@@ -33,22 +34,30 @@ const FUNCTIONS: [&str; 11] = [
     "lo_export",
 ];
 
+/// So many words tell what CREATE, ALTER or DROP is about.
+const MOST_LOOKED_AT: usize = 8;
+
 /// Refuses a statement that is not allowed.
 ///
 /// # Errors
 /// `denied`, with the reason; `syntax` for a text without a statement.
 pub(super) fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
-    let mut list = Vec::new();
+    let mut list: Vec<String> = Vec::new();
+    let (mut last_but_one, mut last) = ("", "");
     for word in (Words { rest: sql }) {
-        if let Some(function) = FUNCTIONS.iter().find(|function| word.eq_ignore_ascii_case(function)) {
+        if let Some(name) = NAMES.iter().find(|name| word.eq_ignore_ascii_case(name)) {
             return denied(format!(
-                "{function} is not allowed: its effect would stay on a session that others share, or is hidden from the host"
+                "{name} is not allowed: its effect would stay on a session that others share, or is hidden from the host"
             ));
         }
-        if list.len() < 8 {
+        if is_one_of(word, &["TEMP", "TEMPORARY"]) && makes_a_table(last_but_one, last) {
+            return denied("temporary tables are not allowed: they would stay on a session that others share".to_owned());
+        }
+        if list.len() < MOST_LOOKED_AT {
             list.push(word.to_ascii_uppercase());
         }
+        (last_but_one, last) = (last, word);
     }
     let Some(first) = list.first() else { return Err(Fault::harmless(SqlErrorCode::Syntax, "there is no statement in it")) };
     if matches!(first.as_str(), "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" | "SAVEPOINT" | "RELEASE" | "PREPARE") {
@@ -56,12 +65,6 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
     }
     if !STATEMENTS.contains(&first.as_str()) {
         return denied(format!("{first} is not allowed; allowed are {}", STATEMENTS.join(", ")));
-    }
-    if list
-        .windows(2)
-        .any(|pair| matches!(pair, [a, b] if (a == "INTO" || a == "CREATE" || a == "LOCAL" || a == "GLOBAL") && b.starts_with("TEMP")))
-    {
-        return denied("temporary tables are not allowed: they would stay on a session that others share".to_owned());
     }
     if matches!(first.as_str(), "CREATE" | "ALTER" | "DROP") {
         let object = list.iter().skip(1).find(|word| !ADJECTIVES.contains(&word.as_str()));
@@ -71,6 +74,16 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+fn is_one_of(word: &str, words: &[&str]) -> bool {
+    words.iter().any(|known| word.eq_ignore_ascii_case(known))
+}
+
+/// Whether a word that comes next says what kind of table is made: `CREATE TEMP`, `SELECT ... INTO TEMP`, but not `INSERT INTO temp`.
+fn makes_a_table(last_but_one: &str, last: &str) -> bool {
+    is_one_of(last, &["CREATE", "LOCAL", "GLOBAL", "REPLACE"])
+        || (is_one_of(last, &["INTO"]) && !is_one_of(last_but_one, &["INSERT", "MERGE"]))
 }
 
 /// The words of a statement: names (quoted or not) and keywords. Not what stands in texts and comments.
@@ -199,6 +212,9 @@ mod tests {
             "/* a /* b */ */ WITH c AS (SELECT 1) UPDATE t SET a = 'BEGIN'",
             "insert into t values ('set_config')",
             "UPDATE t SET temp = 1, set_config_x = 2",
+            "INSERT INTO temp (a) VALUES (1)",
+            "INSERT INTO temperatures VALUES (1)",
+            "WITH a AS (DELETE FROM t RETURNING id) INSERT INTO temp SELECT id FROM a",
             "CREATE TABLE IF NOT EXISTS t (id bigint)",
             "CREATE UNIQUE INDEX CONCURRENTLY i ON t (id)",
             "CREATE OR REPLACE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('c', ''); RETURN NULL; END $$",
@@ -237,6 +253,9 @@ mod tests {
             ("CREATE TEMP TABLE t (id int)", "temporary"),
             ("create local temporary table t (id int)", "temporary"),
             ("SELECT 1 AS a INTO TEMP t", "temporary"),
+            ("SELECT a, b, c, d, e, f, g, h, i INTO TEMPORARY t FROM u", "temporary"),
+            ("CREATE TABLE pg_temp.t (id int)", "pg_temp"),
+            ("CREATE OR REPLACE TEMP VIEW v AS SELECT 1", "temporary"),
             ("ALTER SYSTEM SET x = 1", "ALTER SYSTEM"),
             ("CREATE ROLE r", "CREATE ROLE"),
             ("CREATE EXTENSION dblink", "CREATE EXTENSION"),

@@ -15,11 +15,13 @@
 //! * `guard`: what a guest's statement may be.
 //! * `fault`: SQLSTATEs in our words.
 //! * `pool`: who uses which session.
+//! * `listen`: notifications.
 //! * `runtime`: for plain threads.
 
 mod connect;
 mod fault;
 mod guard;
+mod listen;
 mod pool;
 mod runtime;
 mod session;
@@ -31,7 +33,7 @@ mod values;
 mod wire;
 
 use super::place::place;
-use super::{Access, Bounds, Rows, SqlError, SqlErrorCode, Statement};
+use super::{Access, Bounds, Heard, Rows, SqlError, SqlErrorCode, Statement};
 use crate::config::model;
 use crate::secrets::Secrets;
 use fault::Fault;
@@ -42,7 +44,7 @@ use settings::Settings;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long opening a database may wait: for a session, or for one that is lent to come back.
+/// How long opening a database may wait, if `connect_timeout` is not longer.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long an answer may be late. The server ends statements at the deadline itself; who says nothing then is gone, or frozen.
@@ -101,11 +103,18 @@ impl Database {
         blocking.runtime.block_on(self.open_in(&blocking.pool, access))
     }
 
-    /// Makes sure that there is a session.
+    /// Makes sure that sessions can be had.
     async fn open_in(&self, pool: &Arc<Pool>, access: Access) -> Result<Connection, SqlError> {
-        let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
-        lease.map_err(|fault| self.error(fault))?.hand_back();
+        if !pool.is_reached() {
+            let lease = pool.lease(access, Instant::now() + OPEN_WITHIN.max(self.0.settings.connect_timeout())).await;
+            lease.map_err(|fault| self.error(fault))?.hand_back();
+        }
         Ok(Connection { database: self.clone(), access })
+    }
+
+    pub(super) fn listen(&self, channel: &str) -> Result<Listener, SqlError> {
+        let listener = listen::Listener::new(Arc::clone(&self.0.settings), Arc::clone(&self.0.pool), channel);
+        Ok(Listener { listener: listener.map_err(|fault| self.error(fault))?, database: self.clone() })
     }
 
     /// Says who creates databases.
@@ -214,6 +223,19 @@ impl Connection {
         let blocking = self.database.blocking()?;
         let (lease, rows) = blocking.runtime.block_on(self.database.run(&blocking.pool, work))?;
         Ok((Transaction { database: self.database.clone(), lease, blocking: Some(blocking) }, rows))
+    }
+}
+
+/// See [`super::Listener`].
+#[derive(Debug)]
+pub(super) struct Listener {
+    listener: listen::Listener,
+    database: Database,
+}
+
+impl Listener {
+    pub(super) async fn heard(&mut self) -> Result<Heard, SqlError> {
+        self.listener.heard().await.map_err(|fault| self.database.error(fault))
     }
 }
 

@@ -8,7 +8,7 @@ use super::fault::{Fault, Reach};
 use super::session::Session;
 use super::settings::Settings;
 use crate::sql::{Access, SqlErrorCode};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,13 +21,20 @@ pub(super) struct Pool {
     permits: Arc<Semaphore>,
     /// Sessions that nobody uses: the last one used comes first, so that the others can be seen to be superfluous.
     idle: Mutex<Vec<Session>>,
+    /// Whether the server took us in when it was last asked.
+    reached: AtomicBool,
 }
 
 impl Pool {
     /// Opens nothing.
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         let permits = Arc::new(Semaphore::new(settings.max_connections()));
-        Self { settings, permits, idle: Mutex::default() }
+        Self { settings, permits, idle: Mutex::default(), reached: AtomicBool::new(false) }
+    }
+
+    /// Whether sessions could be had, as far as is known.
+    pub(super) fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
     }
 
     /// Borrows a session, opening one if none is idle.
@@ -51,7 +58,11 @@ impl Pool {
         };
         let session = match self.idle_session(access) {
             Some(session) => session,
-            None => connect::open(&self.settings, deadline).await?,
+            None => {
+                let opened = connect::open(&self.settings, deadline).await;
+                self.reached.store(opened.is_ok(), Ordering::Relaxed);
+                opened?
+            }
         };
         if access == Access::ReadWrite && session.read_only {
             // Closed, not kept: the next one may reach the new primary.
@@ -86,7 +97,10 @@ impl Pool {
         match fault.reach {
             Reach::Call | Reach::Statements => {}
             Reach::Pooler => self.settings.found_pooler(),
-            Reach::Server => self.idle().clear(),
+            Reach::Server => {
+                self.reached.store(false, Ordering::Relaxed);
+                self.idle().clear();
+            }
         }
     }
 }

@@ -101,8 +101,10 @@ enum Expected {
     Prepared { key: Key, name: String },
     /// To Bind and Execute of a statement of the host's own: rows, if any, are of no interest.
     Own,
-    /// To Bind and Execute of statement `index`; `fields` are those that it returned before.
+    /// To Bind and Execute of statement `index`. What it returns is known from before, or is about to be described.
     Ran { index: usize, fields: Option<Arc<[Field]>>, formats: Vec<i16> },
+    /// To what is left of a statement that returns something else than was asked for.
+    Skipped,
     /// To COMMIT.
     Committed,
 }
@@ -166,7 +168,14 @@ impl Session {
                     };
                     texts = row.ranges().map(text).collect().map_err(malformed)?;
                 }
-                Message::ErrorResponse(body) => outcome = outcome.and(Err(Fault::of(&body))),
+                Message::ErrorResponse(body) => {
+                    let fault = Fault::of(&body);
+                    // After a fatal error nothing more comes.
+                    if fault.lost {
+                        return Err(fault);
+                    }
+                    outcome = outcome.and(Err(fault));
+                }
                 Message::ReadyForQuery(body) => {
                     self.status = body.status();
                     return outcome.map(|()| texts);
@@ -421,26 +430,20 @@ impl Session {
             (Message::ParseComplete | Message::BindComplete | Message::CloseComplete | Message::ParameterDescription(_), _) => Ok(()),
             (Message::RowDescription(body), Some(Expected::Prepared { .. })) => self.prepared(expected, values::fields(&body)?),
             (Message::NoData, Some(Expected::Prepared { .. })) => self.prepared(expected, Vec::new()),
-            (Message::RowDescription(body), Some(Expected::Ran { index, fields, .. })) => {
-                let described: Arc<[Field]> = values::fields(&body)?.into();
-                *fields = Some(Arc::clone(&described));
-                self.described(*index, described, progress)
+            (Message::RowDescription(body), Some(Expected::Ran { index, .. })) => {
+                let index = *index;
+                self.described(index, values::fields(&body)?, expected, progress)
             }
-            (Message::NoData, Some(Expected::Ran { index, fields, .. })) => {
-                let described: Arc<[Field]> = Arc::new([]);
-                *fields = Some(Arc::clone(&described));
-                self.described(*index, described, progress)
+            (Message::NoData, Some(Expected::Ran { index, .. })) => {
+                let index = *index;
+                self.described(index, Vec::new(), expected, progress)
             }
-            (Message::DataRow(_), Some(Expected::Own)) => Ok(()),
+            (Message::DataRow(_), Some(Expected::Own | Expected::Skipped)) => Ok(()),
             (Message::DataRow(row), Some(Expected::Ran { index, fields, formats })) => {
                 let (Some(progress), Some(fields)) = (progress, fields) else { return Err(Fault::protocol("a row without a description")) };
                 let (Some(result), Some(returned)) = (progress.results.get_mut(*index), progress.returned.get_mut(*index)) else {
                     return Err(Fault::protocol("a row of no statement"));
                 };
-                if fields.len() != result.columns.len() {
-                    // Said when it was described; the rows that come all the same are skipped.
-                    return Ok(());
-                }
                 *returned += 1;
                 values::push_row(&mut result.columns, &row, fields, formats, &mut progress.budget)
                     .map_err(|fault| fault.at(&here(*index, progress.statements)))
@@ -479,13 +482,26 @@ impl Session {
     }
 
     /// Behind a pooler: what statement `index` is about to return.
-    fn described(&mut self, index: usize, fields: Arc<[Field]>, progress: Option<&mut Progress<'_>>) -> Result<(), Fault> {
+    fn described(
+        &mut self,
+        index: usize,
+        fields: Vec<Field>,
+        expected: &mut VecDeque<Expected>,
+        progress: Option<&mut Progress<'_>>,
+    ) -> Result<(), Fault> {
         let Some((progress, statement)) =
             progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
         else {
             return Err(Fault::protocol("a description of no statement"));
         };
+        let fields: Arc<[Field]> = fields.into();
         let checked = values::check_fields(&fields, &statement.columns);
+        if let Some(front) = expected.front_mut() {
+            *front = match &checked {
+                Ok(()) => Expected::Ran { index, fields: Some(Arc::clone(&fields)), formats: Vec::new() },
+                Err(_) => Expected::Skipped,
+            };
+        }
         if self.known.len() >= STATEMENTS_KEPT {
             self.known.clear();
         }

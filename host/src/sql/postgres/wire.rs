@@ -114,12 +114,54 @@ impl Wire {
         if let Some(header) = Header::parse(&self.input).map_err(protocol)? {
             let bytes = usize::try_from(header.len()).unwrap_or(usize::MAX);
             if header.tag() == DATA_ROW_TAG && bytes > self.longest_row {
-                return Err(Fault::row_too_long(self.longest_row));
+                return Err(Fault::row_too_long());
             }
             if header.tag() != DATA_ROW_TAG && bytes > LONGEST_MESSAGE {
                 return Err(Fault::protocol(&format!("a message of {bytes} bytes")));
             }
         }
         Message::parse(&mut self.input).map_err(protocol)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::SqlErrorCode;
+    use proptest::prelude::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// Receives until something is wrong, and says what.
+    fn fault(bytes: &[u8], longest_row: usize) -> Fault {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (near, mut far) = tokio::io::duplex(1 << 16);
+            far.write_all(bytes).await.unwrap();
+            drop(far);
+            let mut wire = Wire::new(Box::new(near));
+            wire.bound_rows(longest_row);
+            loop {
+                if let Err(fault) = wire.receive().await {
+                    return fault;
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn a_row_that_is_too_long_is_refused_by_its_header() {
+        let row = b"D\x00\x00\x03\xe9";
+        assert_eq!(fault(row, 1000).error.code, SqlErrorCode::TypeMismatch);
+        assert_eq!(fault(row, 1001).error.code, SqlErrorCode::Unavailable, "it would have been read");
+        assert_eq!(fault(b"T\x7f\xff\xff\xff", usize::MAX).error.code, SqlErrorCode::Other);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_in_ends_in_a_fault(tag in "[1-3ADEHIKNRSTZcdns]", body in prop::collection::vec(any::<u8>(), 0..60)) {
+            let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+            let bytes = [tag.as_bytes(), &length, &body].concat();
+            prop_assert!(fault(&bytes, 1000).lost);
+        }
     }
 }

@@ -140,23 +140,6 @@ impl Server {
         self.start_again()
     }
 
-    /// Stands still, as a machine does that is cut off from the network: connections stay, answers do not come. Only the process that
-    /// takes connections; see [`Self::thaw`].
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn freeze(&self) -> Result<()> {
-        self.daemon.as_ref().context("the server does not run")?.identity().signal(Signal::STOP)
-    }
-
-    /// Goes on.
-    ///
-    /// # Errors
-    /// If it does not run.
-    pub fn thaw(&self) -> Result<()> {
-        self.daemon.as_ref().context("the server does not run")?.identity().signal(Signal::CONT)
-    }
-
     fn end(&mut self, signal: Signal) -> Result<()> {
         self.daemon.take().context("the server does not run")?.stop(signal)
     }

@@ -7,7 +7,7 @@
 
 use super::transport::Transport;
 use super::{Tls, faults};
-use crate::plugin::call::{Ended, Gate, Notes};
+use crate::plugin::call::{CurrentGate, Ended, Notes};
 use crate::plugin::grants::Request;
 use rustls::pki_types::ServerName;
 use std::future::Future;
@@ -24,16 +24,16 @@ use wasmtime_wasi_tls::{Error, TlsProvider, TlsStream, TlsTransport};
 /// How long a handshake may take, within the call's own time: two round trips and some arithmetic.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What makes the TLS streams of one call.
+/// What makes the TLS streams of one instance.
 pub(super) struct Provider {
     tls: Tls,
-    gate: Gate,
+    current: CurrentGate,
     notes: Notes,
 }
 
 impl Provider {
-    pub(super) fn new(tls: Tls, gate: Gate, notes: Notes) -> Self {
-        Self { tls, gate, notes }
+    pub(super) fn new(tls: Tls, current: CurrentGate, notes: Notes) -> Self {
+        Self { tls, current, notes }
     }
 }
 
@@ -43,7 +43,7 @@ impl TlsProvider for Provider {
         server: String,
         transport: Box<dyn TlsTransport>,
     ) -> Pin<Box<dyn Future<Output = Result<Box<dyn TlsStream>, Error>> + Send>> {
-        let (tls, gate, notes) = (self.tls.clone(), self.gate.clone(), self.notes.clone());
+        let (tls, current, notes) = (self.tls.clone(), self.current.clone(), self.notes.clone());
         Box::pin(async move {
             if let Err(denial) = tls.policy().check_look_up(Request::Tcp, &server) {
                 let text = denial.to_string();
@@ -51,7 +51,8 @@ impl TlsProvider for Provider {
                 return Err(Error::msg(text));
             }
             let name = ServerName::try_from(server.clone()).map_err(|error| Error::msg(format!("not the name of a server: {error}")))?;
-            let handshake = TlsConnector::from(Arc::clone(tls.config())).connect(name, Transport::new(transport));
+            let gate = current.get();
+            let handshake = TlsConnector::from(Arc::clone(tls.config())).connect(name, Transport::new(transport, current));
             // A little before the call's own end, so that the guest hears of it and can say which server it was.
             let limit = HANDSHAKE_TIMEOUT.min(gate.guest_left());
             match gate.run(tokio::time::timeout(limit, handshake)).await {
@@ -91,6 +92,10 @@ impl Stream {
     fn told(&self, error: io::Error) -> io::Error {
         match faults::inside(&error) {
             Some(fault) => io::Error::new(error.kind(), self.tls.tell(&self.notes, &self.server, fault)),
+            // An end that anybody on the way may have made (RFC 8446, section 6.1): not an end of the data that can be relied on.
+            None if error.kind() == io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), format!("{} closed the connection without saying so", self.server))
+            }
             None => error,
         }
     }

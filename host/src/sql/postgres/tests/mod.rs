@@ -1,5 +1,10 @@
 //! The whole capability against real servers of two major versions, and a real pooler.
 
+mod cost;
+mod faults;
+mod guests;
+mod pooler;
+mod tls;
 mod transactions;
 mod values;
 

@@ -5,6 +5,7 @@ use crate::shape::{ID_HEADER, Shape};
 use anyhow::{Result, bail};
 use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
 use std::sync::Arc;
@@ -54,6 +55,13 @@ impl Librdkafka {
         let ids = (0..shape.messages).map(Shape::id).collect();
         Ok(Self { producer, reports, topic: shape.topic.clone(), ids, payload: shape.payload() })
     }
+}
+
+/// How many messages the only partition of a topic has.
+pub(crate) fn count(bootstrap: &str, topic: &str) -> Result<i64> {
+    let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let (first, next) = consumer.fetch_watermarks(topic, 0, PATIENCE)?;
+    Ok(next - first)
 }
 
 impl Contestant for Librdkafka {

@@ -9,7 +9,7 @@ mod librdkafka;
 mod native;
 mod shape;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use component::Component;
 use librdkafka::Librdkafka;
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     let bootstrap = match (&options.bootstrap, &kafka) {
         (Some(bootstrap), _) => bootstrap.clone(),
         (None, Some(kafka)) => kafka.bootstrap(),
-        (None, None) => anyhow::bail!("there is no broker: name one with --bootstrap"),
+        (None, None) => bail!("there is no broker: name one with --bootstrap"),
     };
     println!("{} messages of {} bytes in batches of {}; messages a second", options.messages, options.payload, options.batch);
     println!("{:>9} {:>4} {:>12} {:>12} {:>12} {:>8} {:>8}", "in flight", "run", NAMES[0], NAMES[1], NAMES[2], "c / l", "c / n");
@@ -108,6 +108,11 @@ fn compare(shape: &Shape, options: &Options) -> Result<()> {
             component / librdkafka,
             component / native
         );
+    }
+    let expected = shape.messages * NAMES.len() * (options.runs + 1);
+    let written = librdkafka::count(&shape.bootstrap, &shape.topic)?;
+    if i64::try_from(expected)? != written {
+        bail!("{expected} messages were acknowledged, and {written} are there");
     }
     println!("{:>9} median ratios {:.3} to librdkafka, {:.3} to native", shape.in_flight, median(to_librdkafka), median(to_native));
     Ok(())

@@ -1,0 +1,77 @@
+//! The glue to the sandbox: the one opened [`Outbox`] over the host's connections, and the manifest.
+
+use crate::Outbox;
+use outbox_table::database::{SqlError, SqlErrorCode};
+use outhaul_sdk::sql::{Connection, Dialect};
+use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn, log};
+
+outhaul_sdk::manifest!("../manifest.toml");
+
+/// The component.
+struct PostgresStorage(Outbox<Connection>);
+
+impl PostgresStorage {
+    fn tell(&mut self) {
+        if let Some(text) = self.0.notice() {
+            log::write(log::Level::Warn, &text, &[]);
+        }
+    }
+}
+
+impl Storage for PostgresStorage {
+    fn open(config: &str) -> Result<(Self, Description), Failure> {
+        let (outbox, description) = Outbox::open(config, |database, access| {
+            let connection = Connection::open(database, access)?;
+            match connection.dialect() {
+                Dialect::Postgres => Ok(connection),
+                other => Err(SqlError {
+                    code: SqlErrorCode::Denied,
+                    detail: format!("`{database}` is a {other:?} database, and this is the adapter for PostgreSQL"),
+                }),
+            }
+        })?;
+        Ok((Self(outbox), description))
+    }
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure> {
+        let claimed = self.0.claim(request);
+        self.tell();
+        claimed
+    }
+    fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
+        self.0.settle(worker, settlements)
+    }
+    fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
+        let turn = self.0.settle_and_claim(settlements, request);
+        self.tell();
+        turn
+    }
+    fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
+        self.0.extend(worker, ids, lease_ms)
+    }
+    fn stats(&mut self) -> Result<Counts, Failure> {
+        self.0.stats()
+    }
+    fn schema(&mut self) -> Result<String, Failure> {
+        self.0.schema()
+    }
+    fn create_schema(&mut self) -> Result<(), Failure> {
+        self.0.create_schema()
+    }
+    fn enqueue(&mut self, batch: &Batch) -> Result<Vec<String>, Failure> {
+        self.0.enqueue(batch)
+    }
+    fn browse(&mut self, filter: &Filter, after: Option<&str>, limit: u32, with_messages: bool) -> Result<Page, Failure> {
+        self.0.browse(filter, after, limit, with_messages)
+    }
+    fn requeue(&mut self, filter: &Filter) -> Result<u64, Failure> {
+        self.0.requeue(filter)
+    }
+    fn discard(&mut self, filter: &Filter) -> Result<u64, Failure> {
+        self.0.discard(filter)
+    }
+    fn purge(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure> {
+        self.0.purge(older_than_ms, limit)
+    }
+}
+
+outhaul_sdk::export_storage!(PostgresStorage);

@@ -1,0 +1,485 @@
+//! The text of the statements of the pipeline, built once when the storage is opened: what they are put together from, the scan, verdicts
+//! and counts. (`lock` has the claim, `walk` the walk from key to key.)
+//!
+//! The fence is in each statement that writes a verdict: only rows that the worker still holds and that are not settled.
+
+use crate::inspect::Kind;
+use crate::layout::{Layout, Order};
+use crate::ops::{EQ, GT, MINUS, TIMES, text};
+use crate::time::{self, Clock, later, long_ago, now_ms, passed};
+use outbox_table::database::{ColumnType, Value};
+use outbox_table::decode::Decoding;
+use outbox_table::ident::Ident;
+use outbox_table::search::Place;
+use outbox_table::settle::{Change, Fenced};
+use outbox_table::template::{Placeholder, Slot, Template};
+
+/// What a row costs in a batch beside its values: offsets, marks, numbers.
+const ROW_BYTES: usize = 128;
+
+/// A statement of Postgres.
+pub(crate) fn template(text: &str, columns: &[ColumnType]) -> Template {
+    Template::new(Placeholder::Dollar, text, columns)
+}
+
+/// A place as parameters.
+pub(crate) fn after(place: Option<&Place>, slot: Slot) -> Value {
+    match (place, slot) {
+        (Some(Place::Number(order)), Slot::After) => Value::Integer(*order),
+        (Some(Place::Texts(texts)), Slot::After) => texts.first().map_or(Value::Null, |text| Value::Text(text.clone())),
+        (Some(Place::Texts(texts)), Slot::AfterToo) => texts.get(1).map_or(Value::Null, |text| Value::Text(text.clone())),
+        _ => Value::Null,
+    }
+}
+
+/// Expressions over the table and its leases, from which statements are put together. The table is seen as `t`, the leases as `l`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sql<'a>(pub(crate) &'a Layout);
+
+impl Sql<'_> {
+    /// A column of the table.
+    pub(crate) fn column(self, name: &Ident) -> String {
+        format!("t.{name}")
+    }
+
+    pub(crate) fn id(self) -> String {
+        self.column(&self.0.columns.id)
+    }
+
+    /// `FROM` with the leases.
+    pub(crate) fn from(self) -> String {
+        let table = format!("{} AS t", self.0.table());
+        match &self.0.side {
+            Some(side) => format!("{table} LEFT JOIN {side} AS l ON l.id {EQ} {} AND l.born {EQ} {}", self.id(), self.born()),
+            None => table,
+        }
+    }
+
+    /// What tells a row from an earlier one with the same id, whose lease may still be there: when it was created, or else its place.
+    pub(crate) fn born(self) -> String {
+        let (order, created) = (self.order_columns(), self.0.columns.created_at.as_ref());
+        let column =
+            created.map_or_else(|| order.first().map_or_else(|| self.id(), |(column, _)| column.clone()), |name| self.column(name));
+        let of = created.map(|name| self.0.kind(name)).or(match &self.0.order {
+            Order::Stamped(name) => Some(self.0.kind(name)),
+            _ => None,
+        });
+        // JSON has one form of times, whatever DateStyle says.
+        let shown = if matches!(of, Some(Kind::Zoned | Kind::Unzoned)) { format!("pg_catalog.to_json({column})") } else { column };
+        format!("coalesce({}, '')", text(&shown))
+    }
+
+    /// An array of ids as a list for `= ANY`.
+    pub(crate) fn any_id(self, slot: Slot) -> String {
+        format!("{EQ} ANY (CAST({slot} AS {}[]))", self.0.id_type)
+    }
+
+    /// Neither delivered nor dead.
+    pub(crate) fn unsettled(self) -> String {
+        let states: Vec<String> = self.0.config.states.unsettled().into_iter().map(|state| self.0.state(state)).collect();
+        let column = self.column(&self.0.columns.state);
+        match states.as_slice() {
+            [only] => format!("{column} {EQ} {only}"),
+            several => format!("{column} {EQ} ANY (ARRAY[{}])", several.join(", ")),
+        }
+    }
+
+    /// Due now and not leased.
+    pub(crate) fn due(self) -> String {
+        let layout = self.0;
+        let columns = [&layout.columns.available_at, &layout.columns.lease_until];
+        let mut conditions: Vec<String> =
+            columns.into_iter().flatten().map(|column| passed(layout.clock(column), &self.column(column))).collect();
+        if layout.side.is_some() {
+            conditions.push(passed(Clock::Zoned, "l.lease_until"));
+            if layout.columns.available_at.is_none() {
+                conditions.push(passed(Clock::Zoned, "l.available_at"));
+            }
+        }
+        if let (false, Some(created)) = (layout.config.visibility_delay.is_zero(), &layout.columns.created_at) {
+            let created = time::millis(layout.clock(created), &self.column(created));
+            let delay = layout.config.visibility_delay.as_millis();
+            conditions.push(format!("coalesce({created} OPERATOR(pg_catalog.<=) ({} {MINUS} {delay}), true)", now_ms()));
+        }
+        conditions.join(" AND ")
+    }
+
+    /// Under a lease.
+    pub(crate) fn leased(self) -> String {
+        let layout = self.0;
+        let mut either = Vec::new();
+        if layout.side.is_some() {
+            either.push(format!("NOT {}", passed(Clock::Zoned, "l.lease_until")));
+        }
+        if let Some(column) = &layout.columns.lease_until {
+            either.push(format!("NOT {}", passed(layout.clock(column), &self.column(column))));
+        } else if let (None, Some(due), Some(holder)) = (&layout.side, layout.due_column(), &layout.columns.leased_by) {
+            let holder = text(&self.column(holder));
+            either.push(format!(
+                "(coalesce({holder}, '') OPERATOR(pg_catalog.<>) '' AND NOT {})",
+                passed(layout.clock(due), &self.column(due))
+            ));
+        }
+        format!("({})", either.join(" OR "))
+    }
+
+    /// Claims so far.
+    pub(crate) fn attempts(self) -> String {
+        match &self.0.columns.attempts {
+            Some(column) => format!("CAST(coalesce({}, 0) AS bigint)", self.column(column)),
+            None => "CAST(coalesce(l.attempts, 0) AS bigint)".to_owned(),
+        }
+    }
+
+    /// The key as text, or NULL.
+    pub(crate) fn key(self) -> String {
+        self.0.columns.key.as_ref().map_or_else(|| text("NULL"), |key| text(&self.column(key)))
+    }
+
+    /// What the order is made of, and the types of its values, as SQL.
+    pub(crate) fn order_columns(self) -> Vec<(String, String)> {
+        let layout = self.0;
+        let id = || (self.id(), layout.id_type.clone());
+        match &layout.order {
+            Order::Number(column) => vec![(self.column(column), "bigint".to_owned())],
+            Order::Stamped(column) => vec![(self.column(column), layout.type_of(column).to_owned()), id()],
+            Order::Id => vec![id()],
+        }
+    }
+
+    /// The order, for `ORDER BY` and indexes.
+    pub(crate) fn order(self) -> String {
+        let columns: Vec<String> = self.order_columns().into_iter().map(|(column, _)| column).collect();
+        columns.join(", ")
+    }
+
+    /// Behind the place in the slots.
+    pub(crate) fn behind(self) -> String {
+        let columns = self.order_columns();
+        // A text goes in as text, whatever is made of it.
+        let value = |slot: Slot, kind: &str| {
+            if kind == "bigint" { format!("CAST({slot} AS bigint)") } else { format!("CAST({} AS {kind})", text(&slot.to_string())) }
+        };
+        match columns.as_slice() {
+            [(first, first_type), (second, second_type)] => {
+                format!("ROW({first}, {second}) {GT} ROW({}, {})", value(Slot::After, first_type), value(Slot::AfterToo, second_type))
+            }
+            columns => columns.first().map_or_else(String::new, |(only, kind)| format!("{only} {GT} {}", value(Slot::After, kind))),
+        }
+    }
+
+    /// The place, as the host side reads it.
+    pub(crate) fn place(self) -> Vec<String> {
+        match &self.0.order {
+            Order::Number(column) => vec![format!("CAST({} AS bigint)", self.column(column))],
+            // JSON has one form of times, whatever DateStyle says, and infinite ones too.
+            Order::Stamped(column) => {
+                vec![format!("pg_catalog.btrim({}, '\"')", text(&format!("pg_catalog.to_json({})", self.column(column)))), text(&self.id())]
+            }
+            Order::Id => vec![text(&self.id())],
+        }
+    }
+
+    fn place_columns(self) -> Vec<ColumnType> {
+        match &self.0.order {
+            Order::Number(_) => vec![ColumnType::Integer],
+            Order::Stamped(_) => vec![ColumnType::Bytes; 2],
+            Order::Id => vec![ColumnType::Bytes],
+        }
+    }
+
+    /// The id, as the host side reads it.
+    fn shown_id(self) -> String {
+        if self.0.ids == outbox_table::ids::IdKind::Integer { format!("CAST({} AS bigint)", self.id()) } else { text(&self.id()) }
+    }
+
+    /// Bytes that a message takes in a batch. Headers count twice: as they are stored, and as the text and the offsets that they become.
+    /// Text and bytes are measured without being read.
+    fn size(self) -> String {
+        let layout = self.0;
+        let columns = &layout.columns;
+        let length = |name: &Ident| {
+            let column = self.column(name);
+            let plain = matches!(layout.kind(name), Kind::Text | Kind::Bytea);
+            let column = if plain { column } else { text(&column) };
+            format!("coalesce(CAST(pg_catalog.octet_length({column}) AS bigint), 0)")
+        };
+        let extra: Vec<Ident> = layout.config.extra_headers.keys().filter_map(|name| Ident::new(name.as_str()).ok()).collect();
+        let once = [Some(&columns.payload), columns.key.as_ref(), columns.topic.as_ref(), Some(&columns.id)];
+        let once = once.into_iter().flatten().map(length);
+        let twice = columns.headers.iter().chain(&extra).map(|name| format!("(2 {TIMES} {})", length(name)));
+        let sum = once.chain(twice).collect::<Vec<_>>().join(" OPERATOR(pg_catalog.+) ");
+        format!("({sum} OPERATOR(pg_catalog.+) {ROW_BYTES})")
+    }
+
+    /// What a scan returns: place, id, key, due, attempts, bytes (0 where they are of no account), each with its name.
+    pub(crate) fn scanned(self, decoding: &Decoding) -> String {
+        let mut parts: Vec<String> = self.place().into_iter().zip(["o", "o2"]).map(|(place, name)| format!("{place} AS {name}")).collect();
+        if !decoding.id_is_order {
+            parts.push(format!("{} AS i", self.shown_id()));
+        }
+        let due = self.due();
+        parts.push(format!("{} AS k", self.key()));
+        parts.push(format!("CAST(({due}) AS integer) AS d"));
+        parts.push(format!("{} AS a", self.attempts()));
+        parts.push(format!("CASE WHEN {due} THEN {} ELSE 0 END AS s", self.size()));
+        parts.join(", ")
+    }
+
+    /// The names that [`Sql::scanned`] gives.
+    pub(crate) fn scanned_names(self, decoding: &Decoding) -> Vec<&'static str> {
+        let mut names = vec!["o", "o2"];
+        names.truncate(self.place_columns().len());
+        if !decoding.id_is_order {
+            names.push("i");
+        }
+        names.extend(["k", "d", "a", "s"]);
+        names
+    }
+
+    pub(crate) fn scanned_columns(self, decoding: &Decoding) -> Vec<ColumnType> {
+        let mut columns = self.place_columns();
+        if !decoding.id_is_order {
+            columns.push(decoding.ids.column());
+        }
+        columns.extend([ColumnType::Bytes, ColumnType::Integer, ColumnType::Integer, ColumnType::Integer]);
+        columns
+    }
+
+    /// Rows from the front of the table, and rows behind a place. Loose order asks for due rows only: nothing else has to be known of the
+    /// rest.
+    pub(crate) fn scan(self, decoding: &Decoding) -> [Template; 2] {
+        let due = if self.0.config.strict_order && self.0.columns.key.is_some() { String::new() } else { format!(" AND {}", self.due()) };
+        [String::new(), format!(" AND {}", self.behind())].map(|behind| {
+            let text = format!(
+                "SELECT {} FROM {} WHERE {}{behind}{due} ORDER BY {} LIMIT CAST({} AS bigint)",
+                self.scanned(decoding),
+                self.from(),
+                self.unsettled(),
+                self.order(),
+                Slot::Limit
+            );
+            template(&text, &self.scanned_columns(decoding))
+        })
+    }
+
+    /// The columns of messages as [`Decoding`] reads them. Without `content`, headers and payload stay in the database.
+    pub(crate) fn message(self, decoding: &Decoding, attempts: &str, content: bool) -> String {
+        let layout = self.0;
+        let columns = &layout.columns;
+        let shown = |name: &Ident| if layout.kind(name) == Kind::Bytea { self.column(name) } else { text(&self.column(name)) };
+        let mut parts = if decoding.place_texts == 0 { self.place() } else { Vec::new() };
+        if !decoding.id_is_order {
+            parts.push(self.shown_id());
+        }
+        parts.extend([&columns.topic, &columns.key].into_iter().flatten().map(shown));
+        if content {
+            parts.extend(columns.headers.as_ref().map(shown));
+            parts.push(shown(&columns.payload));
+        } else {
+            parts.extend(columns.headers.as_ref().map(|_| text("NULL")));
+            parts.push(text("NULL"));
+        }
+        parts.push(attempts.to_owned());
+        let created = columns.created_at.as_ref().map(|column| time::millis(layout.clock(column), &self.column(column)));
+        parts.push(created.unwrap_or_else(|| "CAST(0 AS bigint)".to_owned()));
+        parts.extend(layout.config.extra_headers.keys().filter_map(|name| Ident::new(name.as_str()).ok()).map(|name| shown(&name)));
+        parts.join(", ")
+    }
+
+    /// What a lease writes into the table.
+    pub(crate) fn lease_sets(self) -> Vec<String> {
+        let layout = self.0;
+        let columns = &layout.columns;
+        let mut sets = Vec::new();
+        if let Some(attempts) = &columns.attempts {
+            sets.push(format!("{attempts} = (coalesce({}, 0) OPERATOR(pg_catalog.+) 1)", self.column(attempts)));
+        }
+        if let Some(holder) = &columns.leased_by {
+            sets.push(format!("{holder} = {}", text(&Slot::Worker.to_string())));
+        }
+        if let Some(lease) = layout.lease_column() {
+            sets.push(format!("{lease} = {}", later(layout.clock(lease), &Slot::Millis.to_string())));
+        }
+        if let Some(leased) = &layout.config.states.leased {
+            sets.push(format!("{} = {}", columns.state, layout.state(leased)));
+        }
+        sets
+    }
+
+    /// What a change writes into the table.
+    fn sets(self, change: Change) -> Vec<String> {
+        let layout = self.0;
+        let columns = &layout.columns;
+        let mut sets = Vec::new();
+        let millis = Slot::Millis.to_string();
+        if change == Change::Extend {
+            sets.extend(layout.lease_column().map(|lease| format!("{lease} = {}", later(layout.clock(lease), &millis))));
+            return sets;
+        }
+        let nothing = |column: &Ident, otherwise: &str| if layout.is_not_null(column) { otherwise.to_owned() } else { "NULL".to_owned() };
+        if let Some(holder) = &columns.leased_by {
+            sets.push(format!("{holder} = {}", nothing(holder, "''")));
+        }
+        // Where due time and lease are one column, it is written below, or of no account once the row is settled.
+        if let Some(lease) = layout.lease_column().filter(|lease| layout.due_column() != Some(*lease)) {
+            sets.push(format!("{lease} = {}", nothing(lease, long_ago(layout.clock(lease)))));
+        }
+        let states = &layout.config.states;
+        match change {
+            Change::Delivered => sets.push(format!("{} = {}", columns.state, layout.state(&states.delivered))),
+            Change::Dead => sets.push(format!("{} = {}", columns.state, layout.state(&states.dead))),
+            _ => {
+                sets.extend(layout.due_column().map(|due| format!("{due} = {}", later(layout.clock(due), &millis))));
+                if let (true, Some(pending)) = (states.unsettled().len() > 1, states.pending.first()) {
+                    sets.push(format!("{} = {}", columns.state, layout.state(pending)));
+                }
+            }
+        }
+        if matches!(change, Change::Delivered | Change::Dead) {
+            sets.extend(columns.done_at.as_ref().map(|done| format!("{done} = {}", time::now(layout.clock(done)))));
+        }
+        if matches!(change, Change::Retry | Change::Dead) {
+            sets.extend(columns.last_error.as_ref().map(|column| format!("{column} = {}", self.cut_error(column))));
+        }
+        if let (Change::Release, Some(attempts)) = (change, &columns.attempts) {
+            sets.push(format!("{attempts} = greatest((coalesce({}, 0) {MINUS} 1), 0)", self.column(attempts)));
+        }
+        sets
+    }
+
+    /// The failure's text, within what the column takes.
+    fn cut_error(self, column: &Ident) -> String {
+        let given = text(&Slot::Text.to_string());
+        match self.0.info.column(column).and_then(|info| info.most_characters) {
+            Some(most) => format!("pg_catalog.left({given}, {most})"),
+            None => given,
+        }
+    }
+
+    /// What a change writes into the leases beside the table; none: the lease is deleted.
+    pub(crate) fn side_sets(self, change: Change) -> Option<String> {
+        let columns = &self.0.columns;
+        let millis = Slot::Millis.to_string();
+        let due = format!("available_at = {}", later(Clock::Zoned, &millis));
+        let mut sets = match change {
+            Change::Extend => return Some(format!("lease_until = {}", later(Clock::Zoned, &millis))),
+            Change::Delivered => return None,
+            // What the table has no column for is kept for whoever looks at the dead row.
+            Change::Dead if columns.last_error.is_some() && columns.attempts.is_some() => return None,
+            Change::Dead | Change::Retry | Change::Release => vec!["leased_by = NULL".to_owned(), "lease_until = 'epoch'".to_owned()],
+        };
+        match change {
+            Change::Dead => {}
+            Change::Retry => sets.push(due),
+            _ => {
+                sets.push(due);
+                sets.push(format!("attempts = greatest((l.attempts {MINUS} 1), 0)"));
+            }
+        }
+        if matches!(change, Change::Dead | Change::Retry) && columns.last_error.is_none() {
+            sets.push(format!("last_error = {}", text(&Slot::Text.to_string())));
+        }
+        Some(sets.join(", "))
+    }
+
+    /// A change to leases beside the table.
+    pub(crate) fn write_side(self, change: Change, rows: &str) -> Option<Template> {
+        let side = self.0.side.as_ref()?;
+        let text = match self.side_sets(change) {
+            Some(sets) => format!("UPDATE {side} AS l SET {sets} WHERE {rows}"),
+            None => format!("DELETE FROM {side} AS l WHERE {rows}"),
+        };
+        Some(template(&text, &[]))
+    }
+
+    /// A change to the rows in `Ids` that `Worker` holds.
+    pub(crate) fn fenced(self, change: Change, decoding: &Decoding) -> Fenced {
+        let layout = self.0;
+        let (id, given) = (self.id(), self.any_id(Slot::Ids));
+        let worker = text(&Slot::Worker.to_string());
+        let held = match (&layout.side, &layout.columns.leased_by) {
+            (Some(side), _) => format!(
+                "EXISTS (SELECT 1 FROM {side} AS l WHERE l.id {EQ} {id} AND l.leased_by {EQ} {worker} AND l.born {EQ} {})",
+                self.born()
+            ),
+            (None, Some(holder)) => format!("{} {EQ} {worker}", text(&self.column(holder))),
+            (None, None) => "false".to_owned(),
+        };
+        let rows = format!("{id} {given} AND {held} AND {}", self.unsettled());
+        let ids = [decoding.ids.column()];
+        let first = match self.write(change, &rows) {
+            Some(write) => template(&format!("{write} RETURNING {}", self.shown_id()), &ids),
+            // Everything is written beside the table; the rows are locked already.
+            None => template(&format!("SELECT {} FROM {} AS t WHERE {rows}", self.shown_id(), layout.table()), &ids),
+        };
+        Fenced { first, then: self.write_side(change, &format!("l.id {given} AND l.leased_by {EQ} {worker}")) }
+    }
+
+    /// Locks the rows in `Ids`, in the order of their ids.
+    pub(crate) fn lock(self) -> Template {
+        let text = format!(
+            "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM {} AS t WHERE {id} {} ORDER BY {id} FOR UPDATE OF t) AS x",
+            self.0.table(),
+            self.any_id(Slot::Ids),
+            id = self.id(),
+        );
+        template(&text, &[ColumnType::Integer])
+    }
+
+    /// Writes a change into rows; none: it writes nothing there.
+    pub(crate) fn write(self, change: Change, rows: &str) -> Option<String> {
+        let table = self.0.table();
+        if change == Change::Delivered && self.0.deletes() {
+            return Some(format!("DELETE FROM {table} AS t WHERE {rows}"));
+        }
+        let sets = self.sets(change);
+        if sets.is_empty() { None } else { Some(format!("UPDATE {table} AS t SET {} WHERE {rows}", sets.join(", "))) }
+    }
+
+    /// Writes each configured state into one unsettled row, as verdicts and claims do; with the key of the configuration.
+    pub(crate) fn try_states(self) -> Vec<(&'static str, Template)> {
+        let (layout, states, id) = (self.0, &self.0.config.states, self.id());
+        let one = format!(
+            "{id} {EQ} ANY (ARRAY(SELECT {id} FROM {} AS t WHERE {} LIMIT 1 FOR UPDATE SKIP LOCKED))",
+            layout.table(),
+            self.unsettled()
+        );
+        let mut texts = vec![("states.dead", self.write(Change::Dead, &one))];
+        if !layout.deletes() {
+            texts.push(("states.delivered", self.write(Change::Delivered, &one)));
+        }
+        if states.unsettled().len() > 1 {
+            texts.push(("states.pending", self.write(Change::Retry, &one)));
+        }
+        if let Some(leased) = &states.leased {
+            let set = format!("{} = {}", layout.columns.state, layout.state(leased));
+            texts.push(("states.leased", Some(format!("UPDATE {} AS t SET {set} WHERE {one}", layout.table()))));
+        }
+        texts.into_iter().filter_map(|(key, text)| text.map(|text| (key, template(&text, &[])))).collect()
+    }
+
+    /// Counts: unsettled, due, leased, age of the oldest; then dead.
+    pub(crate) fn stats(self) -> [Template; 2] {
+        let integer = ColumnType::Integer;
+        let columns = &self.0.columns;
+        let oldest = columns.created_at.as_ref().map_or_else(
+            || "CAST(NULL AS bigint)".to_owned(),
+            |created| format!("({} {MINUS} pg_catalog.min({}))", now_ms(), time::millis(self.0.clock(created), &self.column(created))),
+        );
+        let unsettled = format!(
+            "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE {}), pg_catalog.count(*) FILTER (WHERE {}), {oldest} FROM {} WHERE {}",
+            self.due(),
+            self.leased(),
+            self.from(),
+            self.unsettled()
+        );
+        let dead = format!(
+            "SELECT pg_catalog.count(*) FROM {} AS t WHERE {} {EQ} {}",
+            self.0.table(),
+            self.column(&columns.state),
+            self.0.state(&self.0.config.states.dead)
+        );
+        [template(&unsettled, &[integer; 4]), template(&dead, &[integer])]
+    }
+}
