@@ -17,7 +17,6 @@ use crate::host::{Host, log_field};
 use crate::kafka::Reader;
 use crate::ledger::{Event, Report};
 use crate::postgres::{Outbox, Persistent};
-use crate::process::PATIENCE;
 use crate::rig::{Config, Rig};
 use anyhow::{Context, Result, bail};
 use outhaul_services::{Cluster, ClusterOptions, Database, Major, Postgres};
@@ -46,6 +45,9 @@ const MOST_PENDING: usize = 40_000;
 
 /// Who writes: each has keys of its own, so that the order of a key is the order of its transactions.
 const PRODUCERS: u64 = 2;
+
+/// How long nothing may move before the run fails: brokers start slowly on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What to do.
 #[derive(Debug, Clone)]

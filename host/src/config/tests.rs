@@ -1,6 +1,6 @@
 //! The reference file against the code, and a table of files that are wrong.
 
-use super::{Config, ConfigError, Places, Problems, load, parse, warnings};
+use super::{Config, ConfigError, Places, Problems, load, parse, warnings, written_passwords};
 use crate::config::model::{Database, HostGrant, PostgresUrl, SecretSource, TlsMode};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -127,6 +127,10 @@ fn a_server_is_read_with_its_defaults() {
     assert_eq!((secret.password.as_deref(), secret.tls), (Some("signing-key"), Some(TlsMode::VerifyCa)));
     assert_eq!(secret.tls_ca_file.as_deref(), Some(Path::new("/etc/outhaul/ca.pem")));
     assert!(!secret.password_in_file());
+
+    let config = changed("url = \"sqlite:outbox.db\"", "url = \"postgres://u:hunter2@h/d\"").unwrap();
+    let warned: Vec<_> = written_passwords(&config).map(|(name, place)| (name, place.unwrap().line)).collect();
+    assert_eq!(warned, [("main", 8)], "the other one has no password");
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Progress {
     unkeyed: Vec<Option<Place>>,
     /// What is left of a walk that was cut short.
     walk: Option<Walk>,
+    /// Nothing was due at the front of the table: so many claims need not look through all of it again before they walk.
+    barren: u32,
 }
 
 impl Progress {
@@ -73,6 +75,12 @@ impl Progress {
     pub fn forget(&mut self) {
         self.passed = None;
         self.walk = None;
+        self.barren = 0;
+    }
+
+    /// Whether a claim that finds nothing with its first statement walks at once.
+    fn walks_at_once(&self) -> bool {
+        self.barren > 0 || self.walk.is_some()
     }
 
     /// What the next search passes over; it is forgotten if that does not come back with [`Progress::keep`].
@@ -83,7 +91,7 @@ impl Progress {
     /// Rows of the first statement of a claim of `limit` rows.
     #[must_use]
     pub fn rows(&self, limit: usize) -> usize {
-        self.window.rows(limit)
+        if self.walks_at_once() { Window::new().rows(limit) } else { self.window.rows(limit) }
     }
 
     /// Of the rows that were chosen, others had some: look further next time.
@@ -422,6 +430,9 @@ pub fn look<T: Transaction>(
         scanned += segment.rows;
         looked.segments.push(segment);
         let found = looked.chooser.found();
+        if found > 0 {
+            progress.barren = 0;
+        }
         if found.saturating_mul(2) >= limits.rows || (found > 0 && (!more || scanned >= enough)) {
             return Ok(looked);
         }
@@ -436,7 +447,9 @@ pub fn look<T: Transaction>(
             _ => return Ok(looked),
         };
         // The window has grown to half of the bound by then: more of the same is dearer than the walk.
-        if found == 0 && scanned >= MAX_ROWS / 2 && source.walks() {
+        let looked_through = scanned >= MAX_ROWS / 2;
+        if found == 0 && source.walks() && (looked_through || progress.walks_at_once()) {
+            progress.barren = if looked_through { CLAIMS_BEHIND_THE_FRONT } else { progress.barren.saturating_sub(1) };
             return look_further(transaction, source, progress, limits);
         }
         // Others wait meanwhile. Where nothing may be remembered, there is no other way than on to the end.
@@ -562,4 +575,128 @@ pub fn names(ids: &Value) -> Vec<String> {
 #[must_use]
 pub fn integer(number: usize) -> Value {
     Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::{Rows, SqlErrorCode, Values};
+    use outhaul_sdk::sql;
+    use std::cell::RefCell;
+
+    /// A table in memory: key and due of each row, by place; and the kinds of statements that were run, with their rows.
+    #[derive(Default)]
+    struct Table {
+        rows: Vec<(&'static str, bool)>,
+        decoding: Decoding,
+        run: RefCell<Vec<(String, i64)>>,
+    }
+
+    fn statement(kind: &str, after: i64, rows: usize) -> Statement {
+        Statement { sql: kind.to_owned(), parameters: vec![Value::Integer(after), integer(rows)], columns: Vec::new(), must_change: None }
+    }
+
+    fn number(place: Option<&Place>) -> i64 {
+        if let Some(Place::Number(number)) = place { *number } else { -1 }
+    }
+
+    impl Source for Table {
+        fn decoding(&self) -> &Decoding {
+            &self.decoding
+        }
+        fn scan(&self, after: Option<&Place>, rows: usize) -> Statement {
+            statement("scan", number(after), rows)
+        }
+        fn remembers(&self) -> bool {
+            true
+        }
+        fn walks(&self) -> bool {
+            true
+        }
+        fn patience(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn kinds_without_key(&self) -> usize {
+            0
+        }
+        fn without_key(&self, _: usize, _: Option<&Place>, _: usize) -> Statement {
+            statement("pass", 0, 0)
+        }
+        fn with_key(&self, _: Option<&Reached>, _: usize, rows: usize) -> Statement {
+            statement("walk", 0, rows)
+        }
+    }
+
+    /// Numbers are places; a walk finds every due row whose key is `z`, and the end of the keys.
+    impl Transaction for &Table {
+        fn execute(&self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError> {
+            let run = |statement: Statement| {
+                let [Value::Integer(after), Value::Integer(limit)] = statement.parameters.as_slice() else {
+                    return Err(SqlError { code: SqlErrorCode::Other, detail: String::new() });
+                };
+                self.run.borrow_mut().push((statement.sql.clone(), *limit));
+                let walks = statement.sql == "walk";
+                let numbered = (0..).zip(&self.rows).filter(|(at, (key, due))| at > after && (!walks || (*key == "z" && *due)));
+                let rows: Vec<(i64, Option<&str>, bool)> =
+                    numbered.map(|(at, (key, due))| (at, Some(*key), *due)).take(usize::try_from(*limit).unwrap_or(0)).collect();
+                let rows: Vec<_> = rows.into_iter().chain(walks.then_some((0, None, false))).collect();
+                let integers = |values: Vec<i64>| Values::Integers(sql::Integers { values, nulls: Vec::new() });
+                let mut keys = Column::new();
+                rows.iter().for_each(|(_, key, _)| keys.push(key.map(str::as_bytes)));
+                let mut columns = vec![
+                    integers(rows.iter().map(|row| row.0).collect()),
+                    Values::Bytes(keys.clone()),
+                    integers(rows.iter().map(|row| i64::from(row.2)).collect()),
+                    integers(vec![0; rows.len()]),
+                    integers(vec![1; rows.len()]),
+                ];
+                if walks {
+                    columns.extend([Values::Texts(keys.clone()), Values::Bytes(keys)]);
+                }
+                Ok(Rows { changed: 0, columns })
+            };
+            statements.into_iter().map(run).collect()
+        }
+        fn commit(self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError> {
+            self.execute(statements)
+        }
+    }
+
+    const LIMITS: Limits = Limits { rows: 50, bytes: 1 << 20, max_attempts: 0, max_message_bytes: 1 << 20, strict: true };
+
+    /// One search; how many rows it has found, and the statements that it took.
+    fn search(table: &Table, progress: &mut Progress) -> (usize, Vec<(String, i64)>) {
+        table.run.borrow_mut().clear();
+        let start = Start { floor: None, rows: progress.rows(LIMITS.rows), passed: progress.passed() };
+        let first = run(&table, table, table.scan(start.after(), start.rows)).unwrap_or_else(|trouble| panic!("{trouble:?}"));
+        let looked = look(&table, table, progress, LIMITS, start, first).unwrap_or_else(|trouble| panic!("{trouble:?}"));
+        let (found, passed) = looked.choose(&mut Random::seeded(1), LIMITS, true);
+        progress.keep(passed, !found.is_empty());
+        (found.choice.taken.len(), table.run.borrow().clone())
+    }
+
+    fn table(rows: impl IntoIterator<Item = (&'static str, bool)>) -> Table {
+        let decoding = Decoding { ids: IdKind::Integer, id_is_order: true, keys: true, ..Decoding::default() };
+        Table { rows: rows.into_iter().collect(), decoding, ..Table::default() }
+    }
+
+    #[test]
+    fn a_barren_front_is_looked_through_once_and_then_passed_by() {
+        let mut table = table(std::iter::once(("a", false)).chain(std::iter::repeat_n(("a", true), 9000)).chain([("z", true); 60]));
+        let mut progress = Progress::default();
+        let (found, run) = search(&table, &mut progress);
+        let scanned: i64 = run.iter().filter(|(kind, _)| kind == "scan").map(|(_, rows)| rows).sum();
+        assert!(found == 50 && scanned > 4096, "{run:?}");
+        for _ in 0..CLAIMS_BEHIND_THE_FRONT {
+            let (found, run) = search(&table, &mut progress);
+            assert_eq!((found, run), (50, vec![("scan".to_owned(), 100), ("walk".to_owned(), 100)]));
+        }
+        let (_, run) = search(&table, &mut progress);
+        assert!(run.first().is_some_and(|(_, rows)| *rows > 4096), "the front is looked through again: {run:?}");
+        // It has become due: the first rows of it are found at once, and no walk follows.
+        table.rows[0].1 = true;
+        let (found, run) = search(&table, &mut progress);
+        assert_eq!((found, run.len()), (50, 1), "{run:?}");
+        assert_eq!(progress.barren, 0);
+    }
 }

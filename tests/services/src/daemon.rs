@@ -214,9 +214,10 @@ impl Daemon {
     /// Waits until a server answers.
     ///
     /// # Errors
-    /// If it ends, or does not answer in a minute: with the end of its log, and the last failure to reach it.
+    /// If it ends, or does not answer in three minutes: with the end of its log, and the last failure to reach it.
     pub fn wait_until<T>(&mut self, mut answers: impl FnMut() -> Result<T>) -> Result<T> {
-        const PATIENCE: Duration = Duration::from_secs(60);
+        // A broker is up in five seconds on a machine of its own, and took more than sixty on one with twenty times its work.
+        const PATIENCE: Duration = Duration::from_secs(180);
         let end = Instant::now() + PATIENCE;
         loop {
             match answers() {

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use outhaul_services::state::State;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -25,6 +26,8 @@ fn end(mut holder: Child) -> Result<()> {
 #[test]
 fn the_last_of_two_runs_takes_them_down_however_it_ends() -> Result<()> {
     let target = tempfile::tempdir()?;
+    // As a target directory is: the servers' user can get there.
+    std::fs::set_permissions(target.path(), std::fs::Permissions::from_mode(0o755))?;
     let file = target.path().join("services/state.json");
     let state = || State::read(&file);
     let first = hold(target.path())?;

@@ -73,6 +73,29 @@ struct Blocking {
     runtime: OwnRuntime,
 }
 
+impl Blocking {
+    /// Rolls back, and waits for it: nobody else would drive it.
+    fn roll_back(&self, lease: Lease) {
+        let run = || {
+            self.runtime.block_on(async {
+                roll_back(lease).await;
+                Ok(())
+            })
+        };
+        if tokio::runtime::Handle::try_current().is_err() {
+            drop(run());
+        } else {
+            // This may be a thread that drives another runtime, where a second one must not be driven. Without a thread the session is
+            // closed, which rolls back as well.
+            std::thread::scope(|scope| {
+                if let Ok(thread) = std::thread::Builder::new().name("sql rollback".to_owned()).spawn_scoped(scope, run) {
+                    drop(thread.join());
+                }
+            });
+        }
+    }
+}
+
 impl Database {
     /// Opens nothing.
     pub(super) fn new(name: &str, configured: &model::Postgres, secrets: &Secrets) -> Self {
@@ -294,15 +317,7 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         let Some(lease) = self.lease.take() else { return };
         match &self.blocking {
-            // Within another runtime a thread must not wait; the session is closed then, and the server rolls back.
-            Some(blocking) if tokio::runtime::Handle::try_current().is_err() => {
-                let rolled_back = blocking.runtime.block_on(async {
-                    roll_back(lease).await;
-                    Ok(())
-                });
-                drop(rolled_back);
-            }
-            Some(_) => drop(lease),
+            Some(blocking) => blocking.roll_back(lease),
             // The locks should not wait for whoever uses the session next.
             None => {
                 if let Ok(handle) = tokio::runtime::Handle::try_current() {

@@ -58,7 +58,7 @@ fn a_row_in_the_middle_is_locked_by_somebody() {
     }
     let open = bench.holding("SELECT 1 FROM outbox WHERE id = 3 FOR UPDATE");
     assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["1", "2"], "nobody is waited for");
-    drop(open);
+    open.commit();
     assert!(settle(&mut outbox, "w", Verdict::Delivered, &["1".into(), "2".into()]).is_empty());
     assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["3", "4"]);
 }
@@ -73,7 +73,7 @@ fn a_row_that_can_never_be_claimed_again_is_somebody_elses_by_now() {
     let open = bench.holding("SELECT 1 FROM outbox WHERE id = 2 FOR UPDATE");
     let claimed = outbox.claim(&ClaimRequest { max_attempts: 3, ..request("w", 10) }).unwrap();
     assert_eq!((ids(&claimed.batch), claimed.refused.len()), (vec!["1".to_owned()], 0), "what is behind it waits");
-    drop(open);
+    open.commit();
     assert!(settle(&mut outbox, "w", Verdict::Delivered, &["1".into()]).is_empty());
     let claimed = outbox.claim(&ClaimRequest { max_attempts: 3, ..request("w", 10) }).unwrap();
     assert_eq!((ids(&claimed.batch), claimed.refused[0].id.as_str()), (vec!["3".to_owned()], "2"));

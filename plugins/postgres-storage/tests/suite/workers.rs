@@ -117,8 +117,7 @@ fn order_holds_and_nothing_is_lost() {
 #[test]
 fn without_the_chain_the_same_run_finds_violations() {
     let Some((bench, _)) = Bench::own("") else { return };
-    let violations: usize = (1..=5).map(|seed| run(&bench, 3, 8, false, seed).0).sum();
-    assert!(violations > 0);
+    assert!((1..=5).any(|seed| run(&bench, 3, 8, false, seed).0 > 0));
 }
 
 /// Nobody waits for anybody for long, and no deadlock reaches the caller.

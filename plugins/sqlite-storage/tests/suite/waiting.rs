@@ -40,11 +40,11 @@ fn behind_many_waiting_heads() {
     let (bench, mut outbox) = Bench::own("");
     fill(&bench, "outbox", 30_000, "printf('k%06d', i)", LATER);
     let due = bench.insert(Some("z"), "x");
-    // 8192 keys a claim.
-    assert_eq!(first(&mut outbox, 4).1, [due]);
+    // At least 1024 keys a claim; how many more is a matter of time.
+    assert_eq!(first(&mut outbox, 60).1, [due]);
     assert_eq!(claim(&mut outbox, "w", 50).batch.len(), 0);
     let early = bench.insert(Some("a"), "x");
-    assert_eq!(first(&mut outbox, 5).1, [early]);
+    assert_eq!(first(&mut outbox, 60).1, [early]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn keys_may_be_numbers_of_any_kind() {
             r#","table":"t","columns":{"id":"id","topic":"topic","key":"key","payload":"payload","state":"state","available_at":"available_at","leased_by":"by","attempts":"n"}"#,
         );
         fill(&bench, "t", 20_000, "i - 10000", LATER);
-        for (key, times) in [("-20000", 4), ("5000.5", 4), ("'text'", 4)] {
+        for (key, times) in [("-20000", 60), ("5000.5", 60), ("'text'", 60)] {
             fill(&bench, "t", 2, key, "0");
             let (_, found) = first(&mut outbox, times);
             assert_eq!(found.len(), 2, "{declared} {key}");

@@ -197,9 +197,14 @@ fn work(url: &str, options: &Options, worker: u64, mut random: Random, chain: bo
                 continue;
             }
             if random.below(100) < options.crash {
-                // Its leases end at once. A host that crashed says nothing more; one that hung hands its rows back, too late.
+                // A host that crashed says nothing more, whatever it has delivered; one that hung hands its rows back, too late.
+                let crashed = random.below(2) == 0;
+                if crashed && random.below(2) == 0 {
+                    publish(&batch, options, &mut random, receiver)?;
+                }
+                // Its leases end, as they do while nobody renews them.
                 outbox.extend(&name, &ids(&batch), 0).map_err(told)?;
-                if random.below(2) == 0 {
+                if crashed {
                     break;
                 }
                 std::thread::yield_now();

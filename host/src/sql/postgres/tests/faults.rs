@@ -105,6 +105,23 @@ fn a_server_that_hangs_ends_the_call_at_its_deadline_and_the_next_one_works() {
 }
 
 #[test]
+fn a_host_that_stands_still_in_a_transaction_keeps_its_locks_for_a_few_seconds_only() {
+    let Some(fixture) = Fixture::new(Major::V17) else { return };
+    wait_for(async {
+        let connection = fixture.open().await;
+        run(&connection, insert("a")).await.unwrap();
+        let short = Bounds::within(Duration::from_millis(300), 1000);
+        let (mut transaction, _) = connection.begin(vec![Statement::new("UPDATE t SET v = 'b'")], short).await.unwrap();
+        // Waits on the lock, and holds up this thread: nothing of the host runs.
+        fixture.sql("SET lock_timeout = '30s'; UPDATE t SET v = 'c'");
+        let error = transaction.execute(vec![select()], bounds()).await.unwrap_err();
+        assert!(error.code == SqlErrorCode::Timeout && error.detail.contains("[25P03]"), "{error}");
+        assert_eq!(fixture.number("SELECT count(*) FROM t WHERE v = 'c'"), 1);
+        run(&connection, insert("d")).await.unwrap();
+    });
+}
+
+#[test]
 fn a_call_that_nobody_waits_for_leaves_a_clean_database() {
     on_each(async |fixture| {
         let connection = fixture.open().await;

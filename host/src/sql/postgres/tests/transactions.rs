@@ -119,6 +119,18 @@ fn plain_threads_have_the_same() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(fixture.count(), 204);
+    // On a thread that a runtime knows of, as adapters have that are plain Rust, a dropped transaction keeps its session.
+    let sessions =
+        || fixture.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'outhaul'");
+    let before = sessions();
+    let pid = Statement::new("SELECT pg_backend_pid()").returning([ColumnType::Integer]);
+    let first = wait_for(async {
+        let (connection, pid) = (connection.clone(), pid.clone());
+        let dropped = tokio::task::spawn_blocking(move || found(&connection.begin_blocking(vec![insert("e"), pid], bounds()).unwrap().1));
+        dropped.await.unwrap()
+    });
+    assert_eq!(found(&connection.execute_blocking(vec![pid], bounds()).unwrap()), first);
+    assert_eq!((sessions(), fixture.count()), (before, 204));
     // A transaction stays in its world; the databases may go within a runtime.
     let (mut transaction, _) = connection.begin_blocking(Vec::new(), bounds()).unwrap();
     wait_for(async move {
