@@ -93,10 +93,11 @@ pub fn run(swaps: u32, seed: u64, mut progress: impl FnMut(String)) -> Result<Su
         rig.run(&["check"])?.success()?;
     }
     let host = rig.host()?;
+    // Some 200 messages a second: what waits in a queue would hide what a swap costs.
     let producers: Vec<Producer> = [("a", 1), ("b", 2)]
         .map(|(prefix, offset)| {
             let (prefix, seed) = (prefix.into(), seed.wrapping_add(offset));
-            Producer::start(rig.database(), Habits { prefix, keys: 40, pause: Duration::from_millis(5), most_pending: 1500, seed })
+            Producer::start(rig.database(), Habits { prefix, keys: 40, pause: Duration::from_millis(20), most_pending: 1500, seed })
         })
         .into();
     receiver.wait_for_accepted(100)?;

@@ -34,13 +34,12 @@ pub(super) async fn find(directory: &Path, plugin: &str, pins: Option<&Pins>) ->
         return Err(PluginError::Name { plugin: plugin.to_owned() });
     }
     let path = path(directory, plugin);
-    let bytes = match bytes(&path).await {
+    let (bytes, digest) = match bytes(&path).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(PluginError::Missing { path, present: present(directory).await });
         }
         other => other.map_err(|error| PluginError::Read { path: path.clone(), error })?,
     };
-    let digest = digest(&bytes);
     if let Some(pins) = pins
         && pins.of(plugin) != Some(&digest)
     {
@@ -52,8 +51,7 @@ pub(super) async fn find(directory: &Path, plugin: &str, pins: Option<&Pins>) ->
 
 /// Reads a component's file.
 pub(super) async fn read(path: &Path) -> Result<File, PluginError> {
-    let bytes = bytes(path).await.map_err(|error| PluginError::Read { path: path.to_owned(), error })?;
-    let digest = digest(&bytes);
+    let (bytes, digest) = bytes(path).await.map_err(|error| PluginError::Read { path: path.to_owned(), error })?;
     take_apart(path.to_owned(), bytes, digest)
 }
 
@@ -64,16 +62,23 @@ fn take_apart(path: PathBuf, bytes: Vec<u8>, digest: String) -> Result<File, Plu
     }
 }
 
-/// The content of a file that may be a component.
-pub(super) async fn bytes(path: &Path) -> io::Result<Vec<u8>> {
-    let metadata = tokio::fs::metadata(path).await?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    if metadata.len() > MAX_BYTES {
-        return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
-    }
-    tokio::fs::read(path).await
+/// The content of a file that may be a component, and its SHA-256 in hexadecimal. Not on the threads that run calls: hashing a large
+/// one takes tens of milliseconds.
+pub(super) async fn bytes(path: &Path) -> io::Result<(Vec<u8>, String)> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let metadata = std::fs::metadata(&path)?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        if metadata.len() > MAX_BYTES {
+            return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
+        }
+        let bytes = std::fs::read(&path)?;
+        let digest = digest(&bytes);
+        Ok((bytes, digest))
+    });
+    read.await.map_err(io::Error::other)?
 }
 
 /// SHA-256 in hexadecimal.

@@ -77,7 +77,7 @@ impl Sightings {
             return Sight::Gone;
         }
         let digest = match catalog::bytes(file).await {
-            Ok(bytes) => catalog::digest(&bytes),
+            Ok((_, digest)) => digest,
             Err(error) => return Sight::Unreadable(error.to_string()),
         };
         // Read while it was replaced: what was read may be half of each.
