@@ -32,11 +32,13 @@ const IDLE_BEYOND: Duration = Duration::from_secs(2);
 const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
 /// Settings of every transaction. Stale statistics (a table that was analysed while it was empty) turn a claim of milliseconds into one
-/// of seconds: without these ways to read a table the planner keeps to the index. The rest is how values are written as text.
-pub(super) const SETTINGS: [(&str, &str); 6] = [
+/// of seconds: without these ways to read a table the planner keeps to the index. Notices would end up in the log, with whatever values
+/// they quote. The rest is how values are written as text.
+pub(super) const SETTINGS: [(&str, &str); 7] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
     ("jit", "off"),
+    ("client_min_messages", "error"),
     ("TimeZone", "UTC"),
     ("bytea_output", "hex"),
     ("extra_float_digits", "1"),
@@ -191,8 +193,9 @@ impl Session {
             results.push(ran.map_err(|fault| fault.at(&place(index, count, &statement.sql)))?);
         }
         if self.in_transaction && work.finish == Finish::Commit {
-            self.tell("COMMIT".to_owned()).await?;
+            // Whatever the answer is, nothing is left to roll back.
             self.in_transaction = false;
+            self.tell("COMMIT".to_owned()).await?;
         }
         Ok(results)
     }
