@@ -25,12 +25,16 @@ pub mod bindings;
 mod config;
 mod failure;
 mod manifest;
+#[cfg(target_arch = "wasm32")]
+pub mod net;
 pub mod pattern;
 mod publisher;
 mod storage;
 pub mod template;
 #[cfg(target_arch = "wasm32")]
 pub mod tls;
+#[cfg(target_arch = "wasm32")]
+mod wait;
 
 pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
