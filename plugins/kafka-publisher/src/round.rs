@@ -308,7 +308,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     /// Groups the batches by the leader of their partition, older ones before newer ones.
     ///
     /// Of each partition no more batches go out than the broker remembers, and none for the first time while it is not known whether
-    /// an earlier one was written: its repetition must still be known as one when it comes. (As `TransactionManager` of the Java
+    /// an earlier one was written: its repetition must still be known as one when it comes. (As `RecordAccumulator` of the Java
     /// client does it.)
     fn address(&mut self) -> Vec<Order> {
         let uncertain: BTreeSet<(usize, u32)> =
