@@ -45,7 +45,7 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
     let mut list: Vec<String> = Vec::new();
     let (mut last_but_one, mut last) = ("", "");
-    for word in (Words { rest: sql }) {
+    for word in Words::of(sql) {
         if let Some(name) = NAMES.iter().find(|name| word.eq_ignore_ascii_case(name)) {
             return denied(format!(
                 "{name} is not allowed: its effect would stay on a session that others share, or is hidden from the host"
@@ -76,6 +76,35 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether a statement counts the rows that it changes, rather than those that it returns: by its own verb, which may stand behind
+/// common tables.
+pub(super) fn changes_rows(sql: &str) -> bool {
+    let mut words = Words::of(sql);
+    let Some(first) = words.next() else { return false };
+    if !is_one_of(first, &["WITH"]) {
+        return is_one_of(first, &["INSERT", "UPDATE", "DELETE", "MERGE"]);
+    }
+    // Only SELECT, VALUES and TABLE can be no names.
+    let mut last = "";
+    while let Some(word) = words.next() {
+        if words.depth > 0 {
+            last = "";
+            continue;
+        }
+        if is_one_of(word, &["SELECT", "VALUES", "TABLE"]) {
+            return false;
+        }
+        let verb = (is_one_of(last, &["INSERT", "MERGE"]) && is_one_of(word, &["INTO"]))
+            || (is_one_of(last, &["DELETE"]) && is_one_of(word, &["FROM"]))
+            || (is_one_of(last, &["UPDATE"]) && !is_one_of(word, &["AS"]));
+        if verb {
+            return true;
+        }
+        last = word;
+    }
+    false
+}
+
 fn is_one_of(word: &str, words: &[&str]) -> bool {
     words.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
@@ -89,9 +118,15 @@ fn makes_a_table(last_but_one: &str, last: &str) -> bool {
 /// The words of a statement: names (quoted or not) and keywords. Not what stands in texts and comments.
 struct Words<'a> {
     rest: &'a str,
+    /// Parentheses that are open.
+    depth: usize,
 }
 
 impl<'a> Words<'a> {
+    fn of(sql: &'a str) -> Self {
+        Self { rest: sql, depth: 0 }
+    }
+
     /// Skips to behind the next `end`, and returns what was skipped, without it.
     fn until(&mut self, end: &str) -> &'a str {
         match self.rest.split_once(end) {
@@ -178,6 +213,11 @@ impl<'a> Iterator for Words<'a> {
                 }
                 return Some(word);
             } else {
+                match first {
+                    '(' => self.depth += 1,
+                    ')' => self.depth = self.depth.saturating_sub(1),
+                    _ => {}
+                }
                 self.rest = after;
             }
         }
@@ -190,7 +230,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn words(sql: &str) -> Vec<&str> {
-        Words { rest: sql }.collect()
+        Words::of(sql).collect()
     }
 
     #[test]
@@ -270,10 +310,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_verb_of_a_statement_is_found_behind_common_tables() {
+        for sql in [
+            "insert INTO t VALUES (1)",
+            "UPDATE t SET a = (SELECT 1)",
+            "WITH a AS (SELECT 1) UPDATE t SET a = 1",
+            "WITH RECURSIVE a (b) AS MATERIALIZED (SELECT ')'), update AS (SELECT 2) INSERT INTO t SELECT 1",
+            "WITH a AS (SELECT 1) DELETE FROM t",
+            "WITH a AS (SELECT 1) MERGE INTO t USING a ON true WHEN MATCHED THEN DELETE",
+        ] {
+            assert!(changes_rows(sql), "{sql}");
+        }
+        for sql in [
+            "SELECT 1",
+            "(SELECT 1)",
+            "WITH a AS (UPDATE t SET b = 1 RETURNING b) SELECT b FROM a",
+            "WITH update AS (DELETE FROM t RETURNING b), insert (c) AS (VALUES (1)) TABLE update",
+            "CREATE TABLE t AS SELECT 1",
+            "",
+        ] {
+            assert!(!changes_rows(sql), "{sql}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_read_to_its_end(sql in "[ -~é\\n$'\"]{0,80}") {
-            let _ = check(&sql);
+            let _ = (check(&sql), changes_rows(&sql));
         }
 
         #[test]
