@@ -51,6 +51,13 @@ pub struct AdapterLabels {
     pub adapter: String,
 }
 
+/// By what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ResultLabels {
+    /// `applied`, `refused` or `unchanged`.
+    pub result: &'static str,
+}
+
 /// From 1 ms to 64 s, doubling.
 fn seconds() -> Histogram {
     Histogram::new((0..17).map(|power| 0.001 * f64::from(1u32 << power)))
@@ -137,6 +144,14 @@ metrics! {
     adapter_restarts: Family<AdapterLabels, Counter> = Family::default(), None;
     /// Log lines of adapters dropped because they came too fast
     adapter_log_lines_dropped: Family<AdapterLabels, Counter> = Family::default(), None;
+    /// Generation of each adapter: 1 at the start, one more with each swap
+    adapter_generation: Family<AdapterLabels, Gauge> = Family::default(), None;
+    /// Generations of adapters that took the place of another one
+    adapter_swaps: Family<AdapterLabels, Counter> = Family::default(), None;
+    /// Candidates for the next generation that were refused, the running one staying
+    adapter_candidates_refused: Family<AdapterLabels, Counter> = Family::default(), None;
+    /// Looks at the configuration of a running process (SIGHUP, or its file has changed), by result
+    config_reloads: Family<ResultLabels, Counter> = Family::default(), None;
 }
 
 impl Metrics {

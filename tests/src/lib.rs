@@ -11,6 +11,8 @@
 //! - [`postgres`]: the same in PostgreSQL
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs on one database file
+//! - [`components`]: other versions of the adapters, and candidates that must be refused
+//! - [`swaps`]: the long run of swaps between two versions of a publisher
 //! - [`cluster`]: the long run from PostgreSQL to three brokers, with hosts and brokers killed in turn
 //!
 //! Receivers and processes tell when something has happened, so tests wait for that and not for time to pass. Only what gives no
@@ -18,6 +20,7 @@
 
 pub mod chaos;
 pub mod cluster;
+pub mod components;
 pub mod host;
 pub mod https;
 pub mod kafka;
@@ -28,3 +31,4 @@ pub mod postgres;
 pub mod process;
 pub mod receiver;
 pub mod rig;
+pub mod swaps;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,6 +151,16 @@ impl Outbox {
     /// If the table cannot be read.
     pub fn count(&self, status: &str) -> Result<usize> {
         Ok(self.connection.query_row("SELECT count(*) FROM outbox WHERE status = ?1", [status], |row| row.get::<_, i64>(0))?.try_into()?)
+    }
+
+    /// When each row was inserted, by its id: Unix milliseconds, by the database's clock.
+    ///
+    /// # Errors
+    /// If the table cannot be read.
+    pub fn created(&self) -> Result<HashMap<String, u64>> {
+        let mut statement = self.connection.prepare("SELECT id, created_at FROM outbox")?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?.to_string(), row.get::<_, i64>(1)?.unsigned_abs())))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     /// Whether somebody holds the write lock for a long time.

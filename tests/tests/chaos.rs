@@ -1,7 +1,7 @@
 //! Short forms of the long runs; `cargo xtask chaos` has the long ones.
 
 use anyhow::Result;
-use outhaul_tests::{chaos, cluster};
+use outhaul_tests::{chaos, cluster, swaps};
 use std::time::Duration;
 
 /// Any seed must do: the one of a failed run is in its message.
@@ -18,6 +18,12 @@ fn killed_again_and_again_nothing_is_lost_or_out_of_order() -> Result<()> {
 #[test]
 fn two_hosts_on_one_file_killed_and_frozen_past_their_leases() -> Result<()> {
     println!("{}", chaos::two_hosts(Duration::from_secs(12), seed(), |_| {})?);
+    Ok(())
+}
+
+#[test]
+fn swapped_again_and_again_nothing_is_lost_out_of_order_or_repeated() -> Result<()> {
+    println!("{}", swaps::run(20, seed(), |_| {})?);
     Ok(())
 }
 

@@ -123,6 +123,16 @@ enum Chaos {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Two versions of a publisher take turns while messages flow; every tenth candidate is a bad one. Ends with the latencies beside
+    /// those without swaps.
+    Swaps {
+        /// How often a candidate takes over.
+        #[arg(long, default_value_t = 200)]
+        swaps: u32,
+        /// Repeat a run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// PostgreSQL to three brokers of Kafka, several hosts on one table; hosts and brokers are killed in turn.
     Cluster {
         /// How many events.
@@ -146,6 +156,7 @@ impl Chaos {
         let (name, amounts, seed) = match self {
             Self::Kill { kills, seed } => ("kill", vec![format!("--kills={kills}")], seed),
             Self::TwoHosts { seconds, seed } => ("two-hosts", vec![format!("--seconds={seconds}")], seed),
+            Self::Swaps { swaps, seed } => ("swaps", vec![format!("--swaps={swaps}")], seed),
             Self::Cluster { events, keys, hosts, seed } => {
                 ("cluster", vec![format!("--events={events}"), format!("--keys={keys}"), format!("--hosts={hosts}")], seed)
             }

@@ -1,7 +1,9 @@
-//! The admin address: is it alive, is it ready, what has it counted, and a way to wake it. Read-only but for the wake-up.
+//! The admin address: is it alive, is it ready, what has it counted, which components does it run, and a way to wake it. Read-only but
+//! for the wake-up.
 
 mod serve;
 
+use crate::app::inventory::Inventory;
 use crate::app::status::Status;
 use crate::metrics::Metrics;
 use axum::extract::State;
@@ -13,6 +15,7 @@ use serde_json::json;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +23,11 @@ use tokio_util::sync::CancellationToken;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What there is, for those who ask for something else.
-const ENDPOINTS: [&str; 4] = [
+const ENDPOINTS: [&str; 5] = [
     "GET /healthz: 200 while the process lives",
     "GET /readyz: 200 while every relay is at work, 503 with the reasons otherwise",
     "GET /metrics: OpenMetrics text, for Prometheus",
+    "GET /plugins: which component each adapter runs, and which one was refused; `outhaul plugin list` shows it",
     "POST /wake: every relay looks for work now",
 ];
 
@@ -49,6 +53,7 @@ fn hint(error: &io::Error) -> String {
 #[derive(Clone)]
 struct Shared {
     status: Status,
+    inventory: Arc<Inventory>,
     metrics: Metrics,
 }
 
@@ -59,23 +64,25 @@ struct Shared {
 pub async fn listen(
     address: SocketAddr,
     status: Status,
+    inventory: Arc<Inventory>,
     metrics: Metrics,
     end: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send, ListenError> {
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     tracing::info!(listen = %listener.local_addr().map_err(failed)?, "admin address");
-    Ok(serve::serve(listener, router(status, metrics), serve::ALLOWANCE, end))
+    Ok(serve::serve(listener, router(status, inventory, metrics), serve::ALLOWANCE, end))
 }
 
-fn router(status: Status, metrics: Metrics) -> Router {
+fn router(status: Status, inventory: Arc<Inventory>, metrics: Metrics) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(counted))
+        .route("/plugins", get(plugins))
         .route("/wake", post(wake))
         .fallback(unknown)
-        .with_state(Shared { status, metrics })
+        .with_state(Shared { status, inventory, metrics })
 }
 
 async fn ready(State(shared): State<Shared>) -> Response {
@@ -86,6 +93,10 @@ async fn ready(State(shared): State<Shared>) -> Response {
 
 async fn counted(State(shared): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, OPENMETRICS)], shared.metrics.encode()).into_response()
+}
+
+async fn plugins(State(shared): State<Shared>) -> Response {
+    Json(shared.inventory.document()).into_response()
 }
 
 async fn wake(State(shared): State<Shared>) -> Response {

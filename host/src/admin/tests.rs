@@ -1,6 +1,7 @@
 //! The admin address, asked over real connections.
 
 use super::*;
+use crate::app::inventory::Inventory;
 use crate::app::status::{Phase, RelayStatus};
 use crate::metrics::RelayLabels;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ struct Server {
     address: SocketAddr,
     relay: Arc<RelayStatus>,
     stopping: CancellationToken,
+    inventory: Arc<Inventory>,
     metrics: Metrics,
     end: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
@@ -26,10 +28,11 @@ async fn server_with(allowance: serve::Allowance) -> Server {
     let status = Status::new(vec![Arc::clone(&relay)], stopping.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = router(status, metrics.clone());
+    let inventory = Arc::new(Inventory::new("outhaul.toml".into()));
+    let router = router(status, Arc::clone(&inventory), metrics.clone());
     let end = CancellationToken::new();
     let serving = tokio::spawn(serve::serve(listener, router, allowance, end.clone()));
-    Server { address, relay, stopping, metrics, end, serving }
+    Server { address, relay, stopping, inventory, metrics, end, serving }
 }
 
 impl Server {
@@ -73,6 +76,17 @@ async fn metrics_are_openmetrics() {
 }
 
 #[tokio::test]
+async fn plugins_are_told_as_they_are_now() {
+    let server = server().await;
+    let (code, answer) = server.ask("GET /plugins").await;
+    assert!(code == 200 && answer.ends_with("{\"config\":\"outhaul.toml\",\"config_refused\":null,\"plugins\":[]}"), "{answer}");
+    let generation = crate::plugin::Generation { number: 3, file: "a.wasm".into(), sha256: "ab".into(), version: None };
+    server.inventory.opened("publishers.webhooks", "a", &generation);
+    let (_, answer) = server.ask("GET /plugins").await;
+    assert!(answer.contains("\"adapter\":\"publishers.webhooks\"") && answer.contains("\"generation\":3"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_wake_up_reaches_the_relay() {
     let server = server().await;
     assert_eq!(server.ask("GET /wake").await.0, 405);
@@ -92,7 +106,10 @@ async fn a_taken_address_names_the_key() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let status = Status::new(Vec::new(), CancellationToken::new());
-    let Err(error) = listen(address, status, Metrics::new(), CancellationToken::new()).await else { panic!("two listen on {address}") };
+    let inventory = Arc::new(Inventory::new("outhaul.toml".into()));
+    let Err(error) = listen(address, status, inventory, Metrics::new(), CancellationToken::new()).await else {
+        panic!("two listen on {address}")
+    };
     assert!(error.to_string().contains("admin.listen") && error.to_string().contains("another process"), "{error}");
 }
 

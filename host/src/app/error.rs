@@ -79,6 +79,14 @@ pub enum AppError {
         /// What there is.
         known: String,
     },
+    /// A name that was in the configuration, and is no longer.
+    #[error("there is no [{kind}.{name}] in the configuration")]
+    NoSuchAdapter {
+        /// `storages` or `publishers`.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
     /// A relay ended although nobody asked it to.
     #[error("the relay {relay} ended: {reason}")]
     RelayEnded {
@@ -105,6 +113,7 @@ pub(super) fn place(kind: &str, name: &str, places: &Places, source: &PluginErro
     match source {
         PluginError::Open(failure) if failure.code == FailureCode::InvalidConfiguration => places.meant(&section, &failure.detail),
         PluginError::Open(_) | PluginError::Engine(_) => None,
+        PluginError::Pins(_) => places.first(["plugins.pinned"]),
         PluginError::TlsFile { key, .. } => places.first([format!("{section}.{key}"), section]),
         _ => places.first([format!("{section}.plugin"), section]),
     }
@@ -133,7 +142,9 @@ impl AppError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Open { source, .. } => !source.is_transient(),
-            Self::AbsentDatabase { .. } | Self::Listen(_) | Self::NoRelays(_) | Self::NoSuchRelay { .. } => true,
+            Self::AbsentDatabase { .. } | Self::Listen(_) | Self::NoRelays(_) | Self::NoSuchRelay { .. } | Self::NoSuchAdapter { .. } => {
+                true
+            }
             // A table that is not there, or not as the configuration says: found only when it is looked at.
             Self::Call { failure, .. } => failure.code == FailureCode::InvalidConfiguration,
             Self::Engine(_) | Self::CreateDatabase { .. } | Self::Signals(_) | Self::RelayEnded { .. } => false,

@@ -1,15 +1,20 @@
 //! The process: its relays side by side, its admin address, and its end by signals.
 
-use super::member::{Member, Publishers};
+use super::adapters::Adapters;
+use super::inventory::Inventory;
+use super::member::Member;
+use super::reload::Reload;
 use super::signals::Signals;
 use super::status::{RelayStatus, Status};
-use super::{App, AppError, worker_name};
+use super::turn::Turn;
+use super::{App, AppError};
 use crate::admin;
 use crate::config;
 use crate::config::model::Relay;
 use crate::relay::{Mode, Shutdown, Summary};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -28,14 +33,9 @@ impl Outcome {
     /// All relays together.
     #[must_use]
     pub fn total(&self) -> Summary {
-        self.relays.values().fold(Summary::default(), |sum, one| Summary {
-            sent: sum.sent.saturating_add(one.sent),
-            failed: sum.failed.saturating_add(one.failed),
-            retried: sum.retried.saturating_add(one.retried),
-            released: sum.released.saturating_add(one.released),
-            late: sum.late.saturating_add(one.late),
-            breaker_open: sum.breaker_open || one.breaker_open,
-        })
+        let mut total = Summary::default();
+        self.relays.values().for_each(|one| total += *one);
+        total
     }
 }
 
@@ -55,22 +55,31 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
     let statuses: Vec<Arc<RelayStatus>> = relays.iter().map(|relay| Arc::new(RelayStatus::new(&relay.name))).collect();
     let status = Status::new(statuses.clone(), shutdown.graceful.clone());
     let signals = Signals::install().map_err(AppError::Signals)?;
-    let watching = signals.watch(shutdown.clone(), status.wakes(), app.config.shutdown_grace);
+    let inventory = Arc::new(Inventory::new(std::path::absolute(&app.config.file).unwrap_or_else(|_| app.config.file.clone())));
+    let turns: BTreeMap<String, Arc<Turn>> = relays.iter().map(|relay| (relay.name.clone(), Arc::default())).collect();
+    let adapters = Arc::new(Adapters::new(app.clone(), turns.clone(), Arc::clone(&inventory)));
+    let reload = Arc::new(Notify::new());
+    let hangup = status.wakes().into_iter().chain([Arc::clone(&reload)]).collect();
+    let watching = signals.watch(shutdown.clone(), hangup, app.config.shutdown_grace);
     let _signals = AbortOnDropHandle::new(tokio::spawn(watching));
-    let _admin = match (mode, app.config.admin) {
-        (Mode::Run, Some(settings)) => {
-            let serve = admin::listen(settings.listen, status, app.metrics.clone(), shutdown.forced.clone()).await?;
-            Some(AbortOnDropHandle::new(tokio::spawn(serve)))
+    let (mut _admin, mut _reload) = (None, None);
+    if mode == Mode::Run {
+        if let Some(settings) = app.config.admin {
+            let (metrics, forced) = (app.metrics.clone(), shutdown.forced.clone());
+            let serve = admin::listen(settings.listen, status, Arc::clone(&inventory), metrics, forced).await?;
+            _admin = Some(AbortOnDropHandle::new(tokio::spawn(serve)));
         }
-        _ => None,
-    };
+        let keeping = Reload { adapters: Arc::clone(&adapters), inventory, metrics: app.metrics.clone(), hangup: reload };
+        // What shuts down is not changed any more.
+        let stopping = shutdown.graceful.clone();
+        _reload = Some(AbortOnDropHandle::new(tokio::spawn(async move { stopping.run_until_cancelled(keeping.run()).await })));
+    }
 
-    let worker = worker_name();
-    let publishers = Arc::new(Publishers::new(&relays));
     let (mut tasks, mut names) = (JoinSet::new(), HashMap::new());
-    for (relay, status) in relays.into_iter().zip(statuses) {
-        let name = relay.name.clone();
-        let member = Member { app: app.clone(), relay, status, publishers: Arc::clone(&publishers), worker: worker.clone(), mode };
+    for status in statuses {
+        let name = status.name.clone();
+        let turn = turns.get(&name).cloned().unwrap_or_default();
+        let member = Member { app: app.clone(), name: name.clone(), status, adapters: Arc::clone(&adapters), turn, mode };
         names.insert(tasks.spawn(member.run(shutdown.clone())).id(), name);
     }
     let mut outcome = Outcome::default();

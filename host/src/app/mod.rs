@@ -1,12 +1,20 @@
 //! Everything put together: databases, components, storages, publishers and relays, out of one configuration.
 
+mod adapters;
 mod backlog;
 mod error;
 mod host;
+pub mod inventory;
+mod kind;
 mod member;
+mod place;
+mod recipe;
+mod reload;
 mod signals;
 pub mod status;
+mod turn;
 mod wake;
+mod watch;
 mod worker;
 
 pub use error::AppError;
@@ -16,7 +24,7 @@ pub use worker::worker_name;
 use crate::config::Config;
 use crate::config::model::{Adapter, Database, Publisher};
 use crate::metrics::Metrics;
-use crate::plugin::{PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
+use crate::plugin::{Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
 use crate::sql::Databases;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,12 +62,7 @@ impl App {
     /// # Errors
     /// Its database file is absent, or its component cannot be loaded, linked or opened.
     pub async fn storage(&self, adapter: &Adapter) -> Result<Arc<StoragePlugin>, AppError> {
-        if let Some((database, file)) = self.absent_database(adapter) {
-            let place = self.config.places.first([format!("databases.{database}.url")]);
-            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
-        }
-        let opened = self.plugins.storage(&self.config.plugins.dir, adapter).await;
-        opened.map_err(|error| self.not_opened("storages", adapter, error))
+        self.load_storage(&self.config, adapter, 1).await
     }
 
     /// Opens a publisher.
@@ -67,13 +70,29 @@ impl App {
     /// # Errors
     /// Its component cannot be loaded, linked or opened.
     pub async fn publisher(&self, publisher: &Publisher) -> Result<Arc<PublisherPlugin>, AppError> {
-        let opened = self.plugins.publisher(&self.config.plugins.dir, publisher).await;
-        opened.map_err(|error| self.not_opened("publishers", &publisher.adapter, error))
+        self.load_publisher(&self.config, publisher, 1).await
     }
 
-    fn not_opened(&self, kind: &'static str, adapter: &Adapter, error: PluginError) -> AppError {
-        let place = error::place(kind, &adapter.name, &self.config.places, &error);
-        AppError::Open { kind, name: adapter.name.clone(), place, source: error.into() }
+    /// Opens a generation of a storage by a configuration that may be newer than the one that this was made of.
+    async fn load_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<StoragePlugin>, AppError> {
+        if let Some((database, file)) = self.absent_database(adapter) {
+            let place = config.places.first([format!("databases.{database}.url")]);
+            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
+        }
+        let loaded = async {
+            let pins = pins(config)?;
+            self.plugins.load_storage(origin(config, pins.as_ref(), generation), adapter).await
+        };
+        loaded.await.map_err(|error| not_opened(config, "storages", adapter, error))
+    }
+
+    /// The same for a publisher.
+    async fn load_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<Arc<PublisherPlugin>, AppError> {
+        let loaded = async {
+            let pins = pins(config)?;
+            self.plugins.load_publisher(origin(config, pins.as_ref(), generation), publisher).await
+        };
+        loaded.await.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
 
     /// Name and file of a storage's database, if there is no such file yet.
@@ -96,4 +115,27 @@ impl App {
         }
         Ok(())
     }
+}
+
+fn origin<'a>(config: &'a Config, pins: Option<&'a Pins>, generation: u64) -> Origin<'a> {
+    Origin { directory: &config.plugins.dir, pins, secrets: Some(&config.secrets), generation }
+}
+
+/// The pins of a configuration as they are now; none: any component is loaded.
+///
+/// # Errors
+/// They cannot be used, or are not there although the configuration wants some.
+fn pins(config: &Config) -> Result<Option<Pins>, PinsError> {
+    match Pins::read(&config.plugins.pins)? {
+        None if config.plugins.pinned => Err(PinsError {
+            file: config.plugins.pins.clone(),
+            reason: "are not there, and plugins.pinned = true wants them: write them with `outhaul plugin pin`".to_owned(),
+        }),
+        pins => Ok(pins),
+    }
+}
+
+fn not_opened(config: &Config, kind: &'static str, adapter: &Adapter, error: PluginError) -> AppError {
+    let place = error::place(kind, &adapter.name, &config.places, &error);
+    AppError::Open { kind, name: adapter.name.clone(), place, source: error.into() }
 }

@@ -1,4 +1,5 @@
-//! Signals: the first SIGTERM or SIGINT asks for a graceful end, the second ends at once, SIGHUP looks for work now.
+//! Signals: the first SIGTERM or SIGINT asks for a graceful end, the second ends at once; SIGHUP looks for work now, and for what has
+//! changed in the configuration and the components.
 
 use crate::relay::Shutdown;
 use std::io;
@@ -27,14 +28,14 @@ impl Signals {
         })
     }
 
-    /// Acts on signals until the forced end. `grace` is how long the graceful end may take, however it was asked for.
-    pub(super) async fn watch(mut self, shutdown: Shutdown, wakes: Vec<Arc<Notify>>, grace: Duration) {
+    /// Acts on signals until the forced end. SIGHUP notifies `hangup`, all of them; `grace` is how long the graceful end may take, however it was asked for.
+    pub(super) async fn watch(mut self, shutdown: Shutdown, hangup: Vec<Arc<Notify>>, grace: Duration) {
         loop {
             tokio::select! {
                 () = shutdown.graceful.cancelled() => break,
                 _ = self.terminate.recv() => asked("SIGTERM", &shutdown),
                 _ = self.interrupt.recv() => asked("SIGINT", &shutdown),
-                _ = self.hangup.recv() => wakes.iter().for_each(|wake| wake.notify_one()),
+                _ = self.hangup.recv() => hangup.iter().for_each(|each| each.notify_one()),
             }
         }
         let deadline = tokio::time::sleep(grace);

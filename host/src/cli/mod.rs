@@ -9,9 +9,11 @@ mod jsonl;
 mod lines;
 mod message;
 mod output;
+mod pin;
 mod plugin;
 mod purge;
 mod run;
+mod running;
 mod schema;
 mod stats;
 mod storage;
@@ -90,6 +92,7 @@ impl Command {
             Self::Purge(args) => args.json,
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
+            Self::Plugin(plugin::Command::Pin(args)) => args.json,
         }
     }
 }
@@ -131,6 +134,7 @@ async fn execute(cli: Cli) -> CommandResult {
         // Looks at a file, wherever it is: needs no configuration.
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
+        Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -205,6 +209,8 @@ mod tests {
             "outhaul purge --older-than 7d --json",
             "outhaul plugin list --json",
             "outhaul plugin inspect x.wasm --json",
+            "outhaul plugin pin",
+            "outhaul plugin pin --check --json",
         ] {
             assert!(parses(line), "{line}");
         }

@@ -1,7 +1,9 @@
 //! `outhaul plugin`: what is in the plugin directory, and what a component is.
 
 use super::error::CommandError;
-use super::{CommandResult, output};
+use super::running::{self, Running};
+use super::{CommandResult, output, pin};
+use crate::app::inventory::Document;
 use crate::config::Config;
 use crate::plugin::{self, Inspection};
 use anyhow::Context;
@@ -11,15 +13,23 @@ use std::path::{Path, PathBuf};
 /// Components: what is in the plugin directory, and what a file is.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// List the plugin directory: world, version, size, hash, and which adapters use each.
     List(List),
     /// Show a component file: its world, what it imports and exports, and the grants that it asks for. Nothing is run.
     Inspect(Inspect),
+    Pin(pin::Args),
 }
 
+/// List the plugin directory (world, version, size, hash, and which adapters use each), and what a running host makes of it.
+///
+/// A host that runs with the same configuration is asked by its admin address: which generation of each adapter it runs, and what
+/// it refused and why.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outhaul plugin list
+  outhaul plugin list --json       {\"dir\":\"plugins\",\"plugins\":[...],\"running\":{\"plugins\":[...],...}}; running is null where no host answers")]
 pub(super) struct List {
-    /// Print one JSON document: {"plugins": [...]}.
+    /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -91,12 +101,30 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
         };
         entries.push(Entry { plugin, used_by, file, inspection, error });
     }
+    let running = running::ask(config).await;
     if args.json {
-        return output::json(&serde_json::json!({ "dir": directory, "plugins": entries.iter().map(Entry::document).collect::<Vec<_>>() }));
+        let plugins: Vec<_> = entries.iter().map(Entry::document).collect();
+        let running = match &running {
+            Running::Says(document) => Some(document),
+            Running::Silent(_) => None,
+        };
+        return output::json(&serde_json::json!({ "dir": directory, "plugins": plugins, "running": running }));
     }
     if entries.is_empty() {
-        return output::line(&format!("no plugins in {}", directory.display()));
+        output::line(&format!("no plugins in {}", directory.display()))?;
+    } else {
+        on_disk(&entries)?;
     }
+    match running {
+        Running::Says(document) => at_work(&document),
+        Running::Silent(why) => {
+            output::note(&format!("\n{why}"));
+            Ok(())
+        }
+    }
+}
+
+fn on_disk(entries: &[Entry]) -> CommandResult {
     let rows = entries.iter().map(|entry| {
         let used_by = if entry.used_by.is_empty() { "-".to_owned() } else { entry.used_by.join(", ") };
         match &entry.inspection {
@@ -116,6 +144,43 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
         output::line(&format!("\n{error}"))?;
     }
     Ok(())
+}
+
+/// What the running host says. Its texts are shown as harmlessly as those out of files: they hold what adapters have written.
+fn at_work(document: &Document) -> CommandResult {
+    output::line("\nrunning:")?;
+    let now = std::time::SystemTime::now();
+    let rows = document.plugins.iter().map(|running| {
+        let state = match (&running.refused, running.file_is_gone) {
+            (Some(_), _) => "its file is refused (see below)",
+            (None, true) => "its file is gone: put it back",
+            (None, false) => "ok",
+        };
+        [
+            output::cell(&running.adapter, 80),
+            output::cell(&running.plugin, 80),
+            running.generation.to_string(),
+            word(running.version.as_deref()),
+            running.sha256.chars().filter(char::is_ascii_hexdigit).take(12).collect(),
+            output::age(running.since, now),
+            state.to_owned(),
+        ]
+    });
+    output::table(["adapter", "plugin", "generation", "version", "sha256", "since", "state"], rows)?;
+    for running in &document.plugins {
+        if let Some(refused) = &running.refused {
+            let (adapter, generation, ago) = (output::cell(&running.adapter, 80), running.generation, output::age(refused.at, now));
+            let reason = output::cell(&refused.reason, 2000);
+            output::line(&format!("\n{adapter} stays with generation {generation}: refused {ago} ago: {reason}"))?;
+        }
+    }
+    match &document.config_refused {
+        Some(refused) => {
+            let (file, ago) = (output::cell(&document.config.to_string_lossy(), 200), output::age(refused.at, now));
+            output::line(&format!("\n{file} was refused {ago} ago: {}", output::cell(&refused.reason, 2000)))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Names of the component files of a directory, without `.wasm`.

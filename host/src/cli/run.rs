@@ -8,7 +8,11 @@ use crate::relay::Mode;
 /// Deliver until a signal comes.
 ///
 /// The first SIGTERM or SIGINT stops claiming, finishes what is in flight and hands the rest back; the second one, or the end of
-/// shutdown_grace, ends at once and leaves leases to run out. SIGHUP looks for work now.
+/// shutdown_grace, ends at once and leaves leases to run out.
+///
+/// A component that is dropped into the plugin directory takes the place of the running one, once it has compiled and opened; one that
+/// fails leaves it running and says why (log, metrics, `outhaul plugin list`). SIGHUP reads the configuration again, looks for such
+/// components and for work; see watch_config and plugins.watch.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

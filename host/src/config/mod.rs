@@ -5,6 +5,7 @@
 //! reported at once, in the order of the file, each with its line, its key and what to do.
 
 mod adapters;
+mod changes;
 mod databases;
 mod duplicates;
 mod grants;
@@ -19,6 +20,8 @@ mod resolve;
 mod section;
 mod units;
 
+pub(crate) use changes::changes_relay;
+pub use changes::{Fixed, fixed};
 pub use databases::{WRITTEN_PASSWORD, written_passwords};
 pub use model::Config;
 pub use outages::{Warning, warnings};

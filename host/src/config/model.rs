@@ -34,19 +34,27 @@ pub struct Config {
     pub places: Places,
     /// `shutdown_grace`: how long a graceful shutdown may take before it becomes a forced one.
     pub shutdown_grace: Duration,
+    /// `watch_config`: whether a change of the file is taken over at once; otherwise at SIGHUP.
+    pub watch_config: bool,
 }
 
 /// Where components come from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plugins {
     /// Directory of `NAME.wasm` files.
     pub dir: PathBuf,
     /// Directory of compiled code; none: compiled afresh at each start.
     pub cache: Option<PathBuf>,
+    /// `watch`: whether a new component in the directory is taken over at once; otherwise at SIGHUP.
+    pub watch: bool,
+    /// Where the pins are, if there are any: beside the file, with the extension `lock`.
+    pub pins: PathBuf,
+    /// `pinned`: whether there must be pins.
+    pub pinned: bool,
 }
 
 /// A database that can be granted.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
     /// `sqlite:PATH`.
     Sqlite(Sqlite),
@@ -55,7 +63,7 @@ pub enum Database {
 }
 
 /// A SQLite file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sqlite {
     /// The file.
     pub path: PathBuf,
@@ -64,7 +72,7 @@ pub struct Sqlite {
 }
 
 /// A PostgreSQL server and a database on it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Postgres {
     /// `url`.
     pub url: PostgresUrl,
@@ -72,7 +80,7 @@ pub struct Postgres {
     pub password: Option<String>,
     /// `tls`; none: what the URL says, or else [`Endpoint::default_tls`].
     pub tls: Option<TlsMode>,
-    /// `tls_ca_file`: a PEM file of the certificate authorities to trust, instead of the system's.
+    /// `tls_ca_file`: a PEM file of certificate authorities to trust besides the system's.
     pub tls_ca_file: Option<PathBuf>,
     /// `tls_cert_file` and `tls_key_file`: what the host shows to the server.
     pub tls_client: Option<ClientCertificate>,
@@ -100,7 +108,7 @@ impl Postgres {
 }
 
 /// Where the URL of a PostgreSQL server comes from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PostgresUrl {
     /// It stands in the file.
     Written(ServerUrl),
@@ -225,7 +233,7 @@ pub enum SecretSource {
 }
 
 /// What is common to storages and publishers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
     /// Its name in the file.
     pub name: String,
@@ -240,7 +248,7 @@ pub struct Adapter {
 }
 
 /// What the operator allows an adapter to reach.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Grants {
     /// `allow_hosts`.
     pub hosts: Vec<HostGrant>,
@@ -304,7 +312,7 @@ impl Default for Limits {
 }
 
 /// A publisher.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publisher {
     /// The adapter.
     pub adapter: Adapter,
@@ -317,7 +325,7 @@ pub struct Publisher {
 }
 
 /// A relay: one storage, and where its topics go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Relay {
     /// Its name.
     pub name: String,
@@ -384,8 +392,16 @@ pub struct Route {
     pub publisher: String,
 }
 
+impl PartialEq for Route {
+    fn eq(&self, other: &Self) -> bool {
+        // The matcher is made of the topic.
+        let Self { topic, matcher: _, publisher } = self;
+        *topic == other.topic && *publisher == other.publisher
+    }
+}
+
 /// The admin address.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admin {
     /// `listen`; port 0: any free one, which is logged.
     pub listen: SocketAddr,
@@ -394,7 +410,7 @@ pub struct Admin {
 }
 
 /// Logging.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// `filter`, in the syntax of `RUST_LOG`, which has precedence.
     pub filter: String,

@@ -36,9 +36,10 @@ pub(super) fn resolve(text: &str, file: &Path) -> Result<Config, Problems> {
 fn sections(root: Section<'_>, file: &Path) -> Config {
     let folder = file.parent().unwrap_or(Path::new(""));
     let shutdown_grace = root.duration("shutdown_grace", Duration::from_secs(30), true).value;
+    let watch_config = root.flag("watch_config", false).value;
     let log = log(root.section("log"));
     let admin = admin(root.section("admin"));
-    let plugins = plugins(root.section("plugins"), folder);
+    let plugins = plugins(root.section("plugins"), file);
 
     let secret_sections = root.named("secrets");
     let database_sections = root.named("databases");
@@ -77,6 +78,7 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
         log,
         places: Places::default(),
         shutdown_grace,
+        watch_config,
     }
 }
 
@@ -84,14 +86,16 @@ fn collect<'a, T>(sections: Vec<(&'a str, Section<'a>)>, read: impl Fn(&str, Sec
     sections.into_iter().filter_map(|(name, section)| Some((name.to_owned(), read(name, section)?))).collect()
 }
 
-fn plugins(section: Section<'_>, folder: &Path) -> Plugins {
+fn plugins(section: Section<'_>, file: &Path) -> Plugins {
+    let folder = file.parent().unwrap_or(Path::new(""));
     let dir = section.text("dir").map_or("plugins", |dir| dir.value);
     let cache = match section.text_or_false("cache") {
         None => default_cache(|name| std::env::var_os(name)),
         Some(cache) => cache.value.map(|cache| folder.join(cache)),
     };
+    let (watch, pinned) = (section.flag("watch", true).value, section.flag("pinned", false).value);
     section.finish();
-    Plugins { dir: folder.join(dir), cache }
+    Plugins { dir: folder.join(dir), cache, watch, pins: file.with_extension("lock"), pinned }
 }
 
 /// By the XDG base directory specification; none where there is no home.

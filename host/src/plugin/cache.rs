@@ -242,6 +242,25 @@ mod tests {
     }
 
     #[test]
+    fn code_for_another_engine_is_not_looked_at_and_refused_where_it_is_put_in_place() {
+        let fixture = Fixture::new();
+        let mut config = wasmtime::Config::new();
+        config.epoch_interruption(true);
+        let other = Engine::new(&config).unwrap();
+        let cache = Cache::new(fixture.folder.path().join("cache"), &other);
+        assert_ne!(cache.compatibility, fixture.cache.compatibility);
+        let ours = fixture.file();
+        cache.load(&other, EMPTY, "digest").unwrap();
+        let theirs = ours.with_file_name(format!("digest-{}.cwasm", cache.compatibility));
+        fs::rename(theirs, &ours).unwrap();
+        // Digest and owner are right: the engine itself has the last word.
+        let Err(Unusable::Engine(reason)) = fixture.read() else { panic!("it was loaded") };
+        assert!(reason.contains("epoch"), "{reason}");
+        fixture.cache.load(&fixture.engine, EMPTY, "digest").unwrap();
+        assert!(matches!(fixture.read(), Ok(Some(_))), "made afresh");
+    }
+
+    #[test]
     fn what_was_used_longest_ago_goes() {
         let fixture = Fixture::new();
         let used = fixture.file();

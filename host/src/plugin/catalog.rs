@@ -2,6 +2,7 @@
 
 use super::PluginError;
 use super::manifest::Anatomy;
+use super::pins::Pins;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,35 +22,68 @@ pub(super) struct File {
     pub(super) anatomy: Anatomy,
 }
 
-/// Reads `<directory>/<plugin>.wasm`.
-pub(super) async fn find(directory: &Path, plugin: &str) -> Result<File, PluginError> {
+/// The file of a plugin.
+pub(super) fn path(directory: &Path, plugin: &str) -> PathBuf {
+    directory.join(format!("{plugin}.wasm"))
+}
+
+/// Reads `<directory>/<plugin>.wasm`. With pins, what they do not have is refused before anything in it is looked at.
+pub(super) async fn find(directory: &Path, plugin: &str, pins: Option<&Pins>) -> Result<File, PluginError> {
     // The name comes from the configuration and stays in the directory.
     if plugin.is_empty() || plugin.starts_with('.') || plugin.contains(['/', '\\', '\0']) {
         return Err(PluginError::Name { plugin: plugin.to_owned() });
     }
-    let path = directory.join(format!("{plugin}.wasm"));
-    match read(&path).await {
-        Err(PluginError::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-            Err(PluginError::Missing { path, present: present(directory).await })
+    let path = path(directory, plugin);
+    let (bytes, digest) = match bytes(&path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(PluginError::Missing { path, present: present(directory).await });
         }
-        other => other,
+        other => other.map_err(|error| PluginError::Read { path: path.clone(), error })?,
+    };
+    if let Some(pins) = pins
+        && pins.of(plugin) != Some(&digest)
+    {
+        let (pinned, pins) = (pins.of(plugin).map(str::to_owned), pins.file.clone());
+        return Err(PluginError::Pinned { path, found: digest, pinned, pins });
     }
+    take_apart(path, bytes, digest)
 }
 
 /// Reads a component's file.
 pub(super) async fn read(path: &Path) -> Result<File, PluginError> {
-    let failed = |error| PluginError::Read { path: path.to_owned(), error };
-    let metadata = tokio::fs::metadata(path).await.map_err(failed)?;
-    if !metadata.is_file() {
-        return Err(failed(io::Error::other("it is not a regular file")));
+    let (bytes, digest) = bytes(path).await.map_err(|error| PluginError::Read { path: path.to_owned(), error })?;
+    take_apart(path.to_owned(), bytes, digest)
+}
+
+fn take_apart(path: PathBuf, bytes: Vec<u8>, digest: String) -> Result<File, PluginError> {
+    match Anatomy::read(&bytes) {
+        Ok(anatomy) => Ok(File { path, bytes, digest, anatomy }),
+        Err(fault) => Err(PluginError::Component { path, fault }),
     }
-    if metadata.len() > MAX_BYTES {
-        return Err(failed(io::Error::other(format!("it is larger than {MAX_BYTES} bytes"))));
-    }
-    let bytes = tokio::fs::read(path).await.map_err(failed)?;
-    let anatomy = Anatomy::read(&bytes).map_err(|fault| PluginError::Component { path: path.to_owned(), fault })?;
-    let digest = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(File { path: path.to_owned(), bytes, digest, anatomy })
+}
+
+/// The content of a file that may be a component, and its SHA-256 in hexadecimal. Not on the threads that run calls: hashing a large
+/// one takes tens of milliseconds.
+pub(super) async fn bytes(path: &Path) -> io::Result<(Vec<u8>, String)> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let metadata = std::fs::metadata(&path)?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        if metadata.len() > MAX_BYTES {
+            return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
+        }
+        let bytes = std::fs::read(&path)?;
+        let digest = digest(&bytes);
+        Ok((bytes, digest))
+    });
+    read.await.map_err(io::Error::other)?
+}
+
+/// SHA-256 in hexadecimal.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What is in the directory, in words.
@@ -78,7 +112,7 @@ mod tests {
     use super::*;
 
     async fn fault(directory: &Path, plugin: &str) -> String {
-        find(directory, plugin).await.err().unwrap().to_string()
+        find(directory, plugin, None).await.err().unwrap().to_string()
     }
 
     #[tokio::test]
@@ -99,5 +133,21 @@ mod tests {
         for name in ["../text", "", ".hidden", "a/b"] {
             assert!(fault(directory, name).await.contains("is not a component's name"), "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_pinned_is_refused_before_it_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.wasm"), "hello").unwrap();
+        let told = async |pins: &Pins| find(folder.path(), "a", Some(pins)).await.err().unwrap().to_string();
+        let mut pins = Pins { file: "outhaul.lock".into(), plugins: [].into() };
+        let text = told(&pins).await;
+        assert!(text.contains("is not pinned in outhaul.lock") && text.contains("outhaul plugin pin"), "{text}");
+        let pin = |sha256: String| ("a".to_owned(), super::super::pins::Pin { sha256, version: None });
+        pins.plugins = [pin("0".repeat(64))].into();
+        let text = told(&pins).await;
+        assert!(text.contains("is not the component that outhaul.lock pins") && text.contains("2cf24dba5fb0a30e"), "{text}");
+        pins.plugins = [pin(digest(b"hello"))].into();
+        assert!(told(&pins).await.contains("is not WebAssembly"));
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! The way of a component: [`catalog`] finds and reads its file, [`manifest`] says what it is and asks for, [`cache`] compiles it
 //! once, [`grants`] decides what it may reach, [`state`] links it, [`instance`] runs it, and [`storage`] and [`publisher`] check
-//! everything that comes back.
+//! everything that comes back. [`pins`] says which files may be loaded at all; [`sightings`] notices new ones, and a [`slot`] has
+//! the generation that calls are given to.
 
 mod bindings;
 mod cache;
@@ -20,7 +21,10 @@ mod limits;
 mod log;
 mod manifest;
 mod net;
+mod pins;
 mod publisher;
+mod sightings;
+mod slot;
 mod sql_host;
 mod state;
 mod storage;
@@ -28,7 +32,10 @@ mod storage;
 pub use grants::Request;
 pub use inspect::{Inspection, inspect};
 pub use manifest::ComponentFault;
+pub use pins::{Pin, Pins, PinsError};
 pub use publisher::PublisherPlugin;
+pub use sightings::{STILL, Sight, Sightings};
+pub use slot::Slot;
 pub use storage::StoragePlugin;
 
 use crate::config::model::{Adapter as AdapterConfig, Publisher as PublisherConfig, SecretSource};
@@ -73,6 +80,21 @@ pub enum PluginError {
         /// What there is instead.
         present: String,
     },
+    /// The pins name another component, or none.
+    #[error("{}", unpinned(.path, .found, .pinned.as_deref(), .pins))]
+    Pinned {
+        /// The file.
+        path: PathBuf,
+        /// Its SHA-256.
+        found: String,
+        /// The one that it must have; none: it is not pinned.
+        pinned: Option<String>,
+        /// The file of the pins.
+        pins: PathBuf,
+    },
+    /// The pins cannot be used.
+    #[error(transparent)]
+    Pins(#[from] PinsError),
     /// The file cannot be read.
     #[error("{path} cannot be read: {error}")]
     Read {
@@ -120,6 +142,17 @@ pub enum PluginError {
     Open(Failure),
 }
 
+fn unpinned(path: &Path, found: &str, pinned: Option<&str>, pins: &Path) -> String {
+    let (path, pins) = (path.display(), pins.display());
+    match pinned {
+        Some(pinned) => format!(
+            "{path} is not the component that {pins} pins: its SHA-256 is {found}, pinned is {pinned}; put the pinned one back, or \
+             review the new one and run `outhaul plugin pin`"
+        ),
+        None => format!("{path} is not pinned in {pins}: review it (its SHA-256 is {found}) and run `outhaul plugin pin`"),
+    }
+}
+
 impl PluginError {
     /// Whether trying again later may help: a database that is locked or away, not a wrong configuration.
     #[must_use]
@@ -139,6 +172,53 @@ pub struct PluginHostOptions {
     pub databases: Databases,
     /// The secrets that can be granted.
     pub secrets: BTreeMap<String, SecretSource>,
+}
+
+/// What a generation of an adapter is made from, besides its own settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// Directory of components.
+    pub directory: &'a Path,
+    /// What components must be; none: any.
+    pub pins: Option<&'a Pins>,
+    /// The secrets that can be granted; none: those that the host was made with.
+    pub secrets: Option<&'a BTreeMap<String, SecretSource>>,
+    /// The generation's number, from 1.
+    pub generation: u64,
+}
+
+impl<'a> Origin<'a> {
+    /// A first generation of whatever is in a directory.
+    #[must_use]
+    pub fn first(directory: &'a Path) -> Self {
+        Self { directory, pins: None, secrets: None, generation: 1 }
+    }
+}
+
+/// Which component a generation runs.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Generation {
+    /// From 1; one more for each that took the place of another in this process.
+    #[serde(rename = "generation")]
+    pub number: u64,
+    /// The file that it was read from.
+    pub file: PathBuf,
+    /// SHA-256 of what was read, in hexadecimal.
+    pub sha256: String,
+    /// `version` of its manifest.
+    pub version: Option<String>,
+}
+
+impl Generation {
+    fn of(file: &catalog::File, number: u64) -> Self {
+        Self { number, file: file.path.clone(), sha256: file.digest.clone(), version: file.anatomy.version.clone() }
+    }
+}
+
+/// The file of a plugin in a directory.
+#[must_use]
+pub fn file(directory: &Path, plugin: &str) -> PathBuf {
+    catalog::path(directory, plugin)
 }
 
 /// Loads adapters. Clones share one engine, cache and clock.
@@ -171,39 +251,55 @@ impl PluginHost {
         Ok(Self(Arc::new(Inner { engine, cache, metrics: options.metrics, databases: options.databases, secrets })))
     }
 
-    /// Loads and opens a storage.
+    /// Loads and opens a storage: its first generation, from whatever component is in the directory.
     ///
     /// # Errors
-    /// If there is no such component, it is not a storage, it does not link, or its `open` fails.
+    /// As [`PluginHost::load_storage`].
     pub async fn storage(&self, directory: &Path, adapter: &AdapterConfig) -> Result<Arc<StoragePlugin>, PluginError> {
-        let file = catalog::find(directory, &adapter.plugin).await?;
-        let (path, anatomy) = (file.path.clone(), file.anatomy.clone());
+        self.load_storage(Origin::first(directory), adapter).await
+    }
+
+    /// Loads and opens a publisher: its first generation, from whatever component is in the directory.
+    ///
+    /// # Errors
+    /// As [`PluginHost::load_publisher`].
+    pub async fn publisher(&self, directory: &Path, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
+        self.load_publisher(Origin::first(directory), publisher).await
+    }
+
+    /// Loads and opens a generation of a storage.
+    ///
+    /// # Errors
+    /// If there is no such component, it is not pinned, it is not a storage, it does not link, or its `open` fails.
+    pub async fn load_storage(&self, origin: Origin<'_>, adapter: &AdapterConfig) -> Result<Arc<StoragePlugin>, PluginError> {
+        let file = catalog::find(origin.directory, &adapter.plugin, origin.pins).await?;
+        let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
         anatomy.check_storage().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
         let pre = self.link(file, StorageWorld::link).await?;
         let world = StorageWorld::of(&pre, &anatomy).map_err(|error| import(&path, &error))?;
-        let shared = self.shared(Kind::Storage, adapter, &anatomy)?;
+        let shared = self.shared(Kind::Storage, adapter, &anatomy, origin)?;
         let loaded = Adapter::new(world, shared, pre, adapter.config.to_string(), self.0.metrics.clone(), storage::INSTANCES);
         let description = loaded.start().await.map_err(PluginError::Open)?;
         let description =
             storage::check_description(&loaded, convert::description_in(description, anatomy.has_fused())).map_err(PluginError::Open)?;
-        Ok(Arc::new(StoragePlugin::new(loaded, description, anatomy.has_admin())))
+        Ok(Arc::new(StoragePlugin::new(loaded, description, anatomy.has_admin(), generation)))
     }
 
-    /// Loads and opens a publisher.
+    /// Loads and opens a generation of a publisher.
     ///
     /// # Errors
-    /// If there is no such component, it is not a publisher, it does not link, or its `open` fails.
-    pub async fn publisher(&self, directory: &Path, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
+    /// If there is no such component, it is not pinned, it is not a publisher, it does not link, or its `open` fails.
+    pub async fn load_publisher(&self, origin: Origin<'_>, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
         let adapter = &publisher.adapter;
-        let file = catalog::find(directory, &adapter.plugin).await?;
-        let (path, anatomy) = (file.path.clone(), file.anatomy.clone());
+        let file = catalog::find(origin.directory, &adapter.plugin, origin.pins).await?;
+        let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
         anatomy.check_publisher().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
         let pre = self.link(file, publisher::PublisherWorld::link).await?;
         let world = publisher::PublisherWorld::of(&pre).map_err(|error| import(&path, &error))?;
-        let shared = self.shared(Kind::Publisher, adapter, &anatomy)?;
+        let shared = self.shared(Kind::Publisher, adapter, &anatomy, origin)?;
         let loaded = Adapter::new(world, shared, pre, adapter.config.to_string(), self.0.metrics.clone(), publisher.lanes);
         loaded.start().await.map_err(PluginError::Open)?;
-        Ok(Arc::new(PublisherPlugin::new(loaded)))
+        Ok(Arc::new(PublisherPlugin::new(loaded, generation)))
     }
 
     /// Compiles a component, or loads what was compiled before, and links it.
@@ -227,8 +323,9 @@ impl PluginHost {
         linker.instantiate_pre(&component).map_err(|error| import(&path, &error))
     }
 
-    fn shared(&self, kind: Kind, adapter: &AdapterConfig, anatomy: &Anatomy) -> Result<Arc<Shared>, PluginError> {
-        let identity = Identity { kind, name: adapter.name.clone(), generation: 1 };
+    fn shared(&self, kind: Kind, adapter: &AdapterConfig, anatomy: &Anatomy, origin: Origin<'_>) -> Result<Arc<Shared>, PluginError> {
+        let identity = Identity { kind, name: adapter.name.clone(), generation: origin.generation };
+        let secrets = origin.secrets.map_or_else(|| self.0.secrets.clone(), |sources| Secrets::new(sources.clone()));
         let policy = Arc::new(Policy::new(identity.section(), adapter.grants.clone(), anatomy.requests.clone()));
         for key in policy.unused_grants() {
             tracing::warn!(adapter = identity.name, "granted but without effect, because of the component's manifest: {key}");
@@ -245,7 +342,7 @@ impl PluginHost {
             http: Arc::new(http),
             tls,
             databases: self.0.databases.clone(),
-            secrets: self.0.secrets.clone(),
+            secrets,
         }))
     }
 }

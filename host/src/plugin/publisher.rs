@@ -1,5 +1,6 @@
 //! Publishers that are components: the port [`Publisher`] over the world `publisher-adapter`.
 
+use super::Generation;
 use super::bindings::publisher_export::{Guest, GuestIndices};
 use super::bindings::{outbox, progress};
 use super::convert;
@@ -49,11 +50,18 @@ impl World for PublisherWorld {
 /// A publisher that runs in the sandbox.
 pub struct PublisherPlugin {
     adapter: Adapter<PublisherWorld>,
+    generation: Generation,
 }
 
 impl PublisherPlugin {
-    pub(super) fn new(adapter: Adapter<PublisherWorld>) -> Self {
-        Self { adapter }
+    pub(super) fn new(adapter: Adapter<PublisherWorld>, generation: Generation) -> Self {
+        Self { adapter, generation }
+    }
+
+    /// Which component it is.
+    #[must_use]
+    pub fn generation(&self) -> &Generation {
+        &self.generation
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Several instances work at once, so that claiming, settling and renewing leases do not wait for each other.
 
+use super::Generation;
 use super::bindings::{outbox, sql, storage_admin, storage_export as export, storage_fused};
 use super::convert;
 use super::instance::{Adapter, BoxFuture, Call, World};
@@ -90,6 +91,7 @@ pub struct StoragePlugin {
     adapter: Adapter<StorageWorld>,
     description: Description,
     has_admin: bool,
+    generation: Generation,
 }
 
 impl std::fmt::Debug for StoragePlugin {
@@ -99,8 +101,14 @@ impl std::fmt::Debug for StoragePlugin {
 }
 
 impl StoragePlugin {
-    pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, has_admin: bool) -> Self {
-        Self { adapter, description, has_admin }
+    pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, has_admin: bool, generation: Generation) -> Self {
+        Self { adapter, description, has_admin, generation }
+    }
+
+    /// Which component it is.
+    #[must_use]
+    pub fn generation(&self) -> &Generation {
+        &self.generation
     }
 
     /// Whether the component exports what the command line needs ([`StorageAdmin`]).

@@ -29,6 +29,11 @@ impl Health {
         self.state().open_breakers.iter().cloned().collect()
     }
 
+    /// A pipeline begins: what one before it said is no longer so.
+    pub(super) fn begin(&self) {
+        *self.state() = State::default();
+    }
+
     /// Returns whether this is news.
     pub(super) fn set_storage_error(&self, error: Option<String>) -> bool {
         let mut state = self.state();

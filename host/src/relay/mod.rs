@@ -125,6 +125,17 @@ pub struct Summary {
     pub breaker_open: bool,
 }
 
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.sent = self.sent.saturating_add(other.sent);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.retried = self.retried.saturating_add(other.retried);
+        self.released = self.released.saturating_add(other.released);
+        self.late = self.late.saturating_add(other.late);
+        self.breaker_open = self.breaker_open || other.breaker_open;
+    }
+}
+
 /// Runs a relay until it is drained or shut down.
 ///
 /// # Errors

@@ -163,6 +163,7 @@ impl Pipeline {
             }
         };
         let leases = Leases::new(parts.config.lease);
+        parts.health.begin();
         // Unbounded, but what can be in it is not: an event for each running call and each message in flight.
         let (events, received) = mpsc::unbounded_channel();
         Self {

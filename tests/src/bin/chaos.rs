@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use outhaul_tests::{chaos, cluster};
+use outhaul_tests::{chaos, cluster, swaps};
 use std::time::Duration;
 
 /// Runs with crashes; ends with 0 if every promise was kept.
@@ -22,6 +22,15 @@ enum Chaos {
         /// How long.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
+        /// Repeats a run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Two versions of a publisher take turns while messages flow; every tenth candidate is a bad one.
+    Swaps {
+        /// How often a candidate takes over.
+        #[arg(long, default_value_t = 200)]
+        swaps: u32,
         /// Repeats a run.
         #[arg(long)]
         seed: Option<u64>,
@@ -53,6 +62,7 @@ fn main() -> Result<()> {
     match Chaos::parse() {
         Chaos::Kill { kills, seed } => println!("{}", chaos::kill(kills, chosen(seed), progress)?),
         Chaos::TwoHosts { seconds, seed } => println!("{}", chaos::two_hosts(Duration::from_secs(seconds), chosen(seed), progress)?),
+        Chaos::Swaps { swaps, seed } => println!("{}", swaps::run(swaps, chosen(seed), progress)?),
         Chaos::Cluster { events, keys, hosts, seed } => {
             let plan = cluster::Plan { hosts, events, keys, seed: chosen(seed), pause: Duration::from_secs(3), pace: Duration::ZERO };
             // Without what it needs, this is no test that was left out, but a command that cannot be carried out.

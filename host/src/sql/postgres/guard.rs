@@ -51,6 +51,9 @@ const BEGINNINGS: [&str; 3] = ["pg_temp", "pg_toast_temp", "crosstab"];
 /// How such names end: functions that run a query, or read a table or a cursor, and return XML.
 const ENDS: [&str; 2] = ["_to_xml", "_xmlschema"];
 
+/// Before the first word.
+const NONE: Word<'_> = Word { text: "", quoted: true };
+
 const EXECUTE: &str = "EXECUTE is not allowed but for the function of a trigger: prepared statements belong to the host (a column of that name goes into \
                        double quotes)";
 
@@ -64,7 +67,7 @@ const MOST_LOOKED_AT: usize = 8;
 pub(super) fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
     let mut list: Vec<String> = Vec::new();
-    let mut last = Word { text: "", quoted: true };
+    let mut last = NONE;
     for word in Words::of(sql) {
         let word = match word {
             Ok(word) => word,
@@ -109,6 +112,35 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Whether a statement counts the rows that it changes, rather than those that it returns: by its own verb, which may stand behind
+/// common tables.
+pub(super) fn changes_rows(sql: &str) -> bool {
+    let mut words = Words::of(sql);
+    let Some(Ok(first)) = words.next() else { return false };
+    if !first.is(&["WITH"]) {
+        return first.is(&["INSERT", "UPDATE", "DELETE", "MERGE"]);
+    }
+    // Only SELECT, VALUES and TABLE can be no names.
+    let mut last = NONE;
+    while let Some(Ok(word)) = words.next() {
+        if words.depth > 0 {
+            last = NONE;
+            continue;
+        }
+        if word.is(&["SELECT", "VALUES", "TABLE"]) {
+            return false;
+        }
+        let verb = (last.is(&["INSERT", "MERGE"]) && word.is(&["INTO"]))
+            || (last.is(&["DELETE"]) && word.is(&["FROM"]))
+            || (last.is(&["UPDATE"]) && !word.is(&["AS"]));
+        if verb {
+            return true;
+        }
+        last = word;
+    }
+    false
 }
 
 /// Whether a name stands for something that the host would not see, or that would stay.
@@ -204,6 +236,30 @@ mod tests {
         }
         for sql in ["", " -- nothing", "/* /* */", ";"] {
             assert_eq!(check(sql).unwrap_err().error.code, SqlErrorCode::Syntax, "{sql:?}");
+        }
+    }
+
+    #[test]
+    fn the_verb_of_a_statement_is_found_behind_common_tables() {
+        for sql in [
+            "insert INTO t VALUES (1)",
+            "UPDATE t SET a = (SELECT 1)",
+            "WITH a AS (SELECT 1) UPDATE t SET a = 1",
+            "WITH RECURSIVE a (b) AS MATERIALIZED (SELECT ')'), update AS (SELECT 2) INSERT INTO t SELECT 1",
+            "WITH a AS (SELECT 1) DELETE FROM t",
+            "WITH a AS (SELECT 1) MERGE INTO t USING a ON true WHEN MATCHED THEN DELETE",
+        ] {
+            assert!(changes_rows(sql), "{sql}");
+        }
+        for sql in [
+            "SELECT 1",
+            "(SELECT 1)",
+            "WITH a AS (UPDATE t SET b = 1 RETURNING b) SELECT b FROM a",
+            "WITH update AS (DELETE FROM t RETURNING b), insert (c) AS (VALUES (1)) TABLE update",
+            "CREATE TABLE t AS SELECT 1",
+            "",
+        ] {
+            assert!(!changes_rows(sql), "{sql}");
         }
     }
 

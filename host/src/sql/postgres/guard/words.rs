@@ -40,11 +40,13 @@ fn is_tag(character: char) -> bool {
 /// Reads the words one by one. Not those in texts and comments.
 pub(super) struct Words<'a> {
     rest: &'a str,
+    /// Parentheses that are open.
+    pub(super) depth: usize,
 }
 
 impl<'a> Words<'a> {
     pub(super) fn of(sql: &'a str) -> Self {
-        Self { rest: sql }
+        Self { rest: sql, depth: 0 }
     }
 
     /// Takes the characters that `belongs` is true for.
@@ -170,6 +172,14 @@ impl<'a> Iterator for Words<'a> {
                     '"' => return Some(Ok(Word { text: self.until("\""), quoted: true })),
                     '\'' => self.text(),
                     '$' => self.dollar(),
+                    '(' => {
+                        self.depth += 1;
+                        Ok(())
+                    }
+                    ')' => {
+                        self.depth = self.depth.saturating_sub(1);
+                        Ok(())
+                    }
                     _ => Ok(()),
                 }
             };

@@ -126,7 +126,8 @@ fn prepared_statements_that_are_gone_are_done_without() {
         let connection = fixture.open().await;
         let forget = Statement::new("SELECT forget()").returning([ColumnType::Text]);
         run(&connection, insert("a")).await.unwrap();
-        let error = run(&connection, forget).await.unwrap_err();
+        run(&connection, forget).await.unwrap();
+        let error = run(&connection, insert("lost")).await.unwrap_err();
         assert!(error.code == SqlErrorCode::Unavailable && error.detail.contains("without prepared statements"), "{error}");
         for _ in 0..2 {
             run(&connection, insert("b")).await.unwrap();

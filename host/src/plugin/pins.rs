@@ -1,0 +1,148 @@
+//! Pins: the hashes of the components that a configuration may load, in a file beside it (`outhaul.lock` for `outhaul.toml`) that
+//! `outhaul plugin pin` writes and people review. Where it is there, no other component is loaded: not at the start, not in a swap.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Largest file that is read, in bytes: a pin takes a hundred.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// First lines of the file, for whoever reviews it.
+const HEADER: &str = "\
+# The components that outhaul may load, by their SHA-256. Written by `outhaul plugin pin`; keep it under version control, and review
+# a change as you would review code. Without this file any component in plugins.dir is loaded.
+";
+
+/// The pins cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the pins {} {reason}", .file.display())]
+pub struct PinsError {
+    /// The file.
+    pub file: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+/// One component.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// SHA-256 of the file, in lower-case hexadecimal.
+    pub sha256: String,
+    /// The version that its manifest says, for people: not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+}
+
+/// The pins of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pins {
+    /// Where they stand.
+    pub file: PathBuf,
+    /// By the plugin's name.
+    pub plugins: BTreeMap<String, Pin>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    plugins: BTreeMap<String, Pin>,
+}
+
+impl Pins {
+    /// Reads the file; none: there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what [`Pins::write`] writes: never taken for "no pins".
+    pub fn read(file: &Path) -> Result<Option<Self>, PinsError> {
+        let fault = |reason: String| PinsError { file: file.to_owned(), reason };
+        let unreadable = |error: io::Error| fault(format!("cannot be read: {error}"));
+        match std::fs::metadata(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(error)),
+            Ok(metadata) if metadata.len() > MAX_BYTES => return Err(fault(format!("are larger than {MAX_BYTES} bytes"))),
+            Ok(_) => {}
+        }
+        let text = std::fs::read_to_string(file).map_err(unreadable)?;
+        let advice = "; write them with `outhaul plugin pin`";
+        let Document { plugins } =
+            toml::from_str(&text).map_err(|error| fault(format!("are damaged: {}{advice}", error.message().replace('\n', ", "))))?;
+        if let Some((name, _)) = plugins.iter().find(|(_, pin)| !is_digest(&pin.sha256)) {
+            return Err(fault(format!("are damaged: plugins.{name}.sha256 is not 64 lower-case hexadecimal digits{advice}")));
+        }
+        Ok(Some(Self { file: file.to_owned(), plugins }))
+    }
+
+    /// Writes the file, all of it or nothing.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self) -> Result<(), PinsError> {
+        let fault = |reason: String| PinsError { file: self.file.clone(), reason: format!("cannot be written: {reason}") };
+        let document = Document { plugins: self.plugins.clone() };
+        let text = toml::to_string(&document).map_err(|error| fault(error.to_string()))?;
+        let folder = self.file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let written = (|| {
+            let mut file = tempfile::Builder::new().permissions(permissions()).tempfile_in(folder)?;
+            file.write_all(HEADER.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_data()?;
+            file.persist(&self.file).map_err(|error| error.error)
+        })();
+        written.map(drop).map_err(|error| fault(error.to_string()))
+    }
+
+    /// The hash that a plugin must have; none: it is not pinned.
+    #[must_use]
+    pub fn of(&self, plugin: &str) -> Option<&str> {
+        self.plugins.get(plugin).map(|pin| pin.sha256.as_str())
+    }
+}
+
+/// As other files that are under version control, within what the process's umask allows: a temporary file is private otherwise.
+fn permissions() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o666)
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_and_people_can_read_it_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outhaul.lock");
+        assert_eq!(Pins::read(&file).unwrap(), None);
+        let pin = Pin { sha256: "0a".repeat(32), version: Some("1.2.3".into()) };
+        let pins = Pins { file: file.clone(), plugins: [("http-publisher".to_owned(), pin)].into() };
+        pins.write().unwrap();
+        assert_eq!(Pins::read(&file).unwrap(), Some(pins.clone()));
+        assert_eq!(pins.of("http-publisher"), Some("0a".repeat(32).as_str()));
+        assert_eq!(pins.of("other"), None);
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with('#') && text.contains("[plugins.http-publisher]\nsha256 = \"0a0a"), "{text}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_taken_for_no_pins() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outhaul.lock");
+        for text in ["plugins = 1", "[plugins.a]\nsha256 = \"AB\"", "[plugins.a]\nmd5 = \"x\"", "[plugin.a]", "\0"] {
+            std::fs::write(&file, text).unwrap();
+            let error = Pins::read(&file).unwrap_err().to_string();
+            assert!(error.contains("are damaged") && error.contains("outhaul plugin pin"), "{text}: {error}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert!(Pins::read(&file).unwrap_err().to_string().contains("cannot be read"));
+    }
+}
