@@ -39,6 +39,7 @@ use pool::{Lease, Pool};
 use runtime::OwnRuntime;
 use session::{Finish, Start, Work};
 use settings::Settings;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -257,6 +258,10 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) async fn heard(&mut self) -> Result<Heard, SqlError> {
         self.listener.heard().await.map_err(|fault| self.database.error(fault))
+    }
+
+    pub(super) fn behind_pooler(&self) -> bool {
+        self.database.0.settings.pooled.load(Ordering::Relaxed)
     }
 }
 

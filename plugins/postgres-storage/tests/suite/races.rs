@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 /// Runs `step` between search and lock of the next claim.
 fn between(step: impl Fn() + 'static) {
-    before("FOR UPDATE OF t SKIP LOCKED", step);
+    before("FOR NO KEY UPDATE OF t SKIP LOCKED", step);
 }
 
 #[test]
