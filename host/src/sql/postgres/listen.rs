@@ -103,7 +103,9 @@ async fn hear(listener: &mut PgListener, channel: &str) -> Result<(), Fault> {
             Ok(Ok(Some(_))) => {}
             Ok(Ok(None)) => return Err(Fault::broken(&std::io::ErrorKind::UnexpectedEof.into())),
             Ok(Err(error)) => return Err(Fault::of(&error)),
-            Err(_) => drop(answered(sqlx::raw_sql("").execute(&mut *listener)).await?),
+            Err(_) => {
+                answered(sqlx::raw_sql("").execute(&mut *listener)).await?;
+            }
         }
     }
 }
