@@ -535,7 +535,7 @@ fn rows_that_move_between_partitions_are_worked_off() {
     bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
     holding.commit();
     let failure = late.join().unwrap().unwrap_err();
-    assert_eq!(failure.code, outhaul_sdk::FailureCode::Unavailable, "to be tried again: {failure:?}");
+    assert_eq!(failure.code, outhaul_sdk::FailureCode::Timeout, "to be tried again: {failure:?}");
     assert_eq!(settle(&mut outbox, "w", Verdict::Delivered, &claimed[1..]), claimed[1..2]);
     // A claim that meets one looks again at once.
     bench.run(
