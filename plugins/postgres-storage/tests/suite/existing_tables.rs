@@ -532,7 +532,7 @@ fn rows_that_move_between_partitions_are_worked_off() {
     let holding = bench.holding(&format!("UPDATE t SET state = 'done' WHERE id = {}", claimed[1]));
     let (url, given) = (bench.config(more), claimed.clone());
     let late = std::thread::spawn(move || open(&url).unwrap().settle("w", &[settlement(Verdict::Delivered, &given[1..])]));
-    bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
+    bench.wait_for_a_waiter();
     holding.commit();
     let failure = late.join().unwrap().unwrap_err();
     assert_eq!(failure.code, outhaul_sdk::FailureCode::Timeout, "to be tried again: {failure:?}");

@@ -146,7 +146,7 @@ fn leases_beside_the_table_are_judged_after_the_lock() {
             late.extend("w", &Column::of_texts(&all), 1).unwrap(),
         )
     });
-    bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
+    bench.wait_for_a_waiter();
     holding.commit();
     let (settled, extended) = late.join().unwrap();
     assert_eq!((settled.len(), extended.len()), (6, 3), "nothing is held any more");
@@ -163,7 +163,7 @@ fn a_late_verdict_waits_for_the_claim_that_has_taken_the_row_over() {
     let given = claimed.clone();
     let late =
         std::thread::spawn(move || super::support::open(&url).unwrap().settle("w", &[settlement(Verdict::Delivered, &given)]).unwrap());
-    bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
+    bench.wait_for_a_waiter();
     holding.commit();
     assert_eq!(late.join().unwrap(), claimed);
     assert_eq!(bench.value("SELECT status || leased_by FROM outbox"), "pendingv");

@@ -355,6 +355,11 @@ impl Bench {
         }
     }
 
+    /// Waits until somebody waits for a lock, in this database: other tests have theirs on the same server.
+    pub(crate) fn wait_for_a_waiter(&self) {
+        self.wait_for("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
+    }
+
     /// Runs statements, which return nothing.
     pub(crate) fn run(&self, sql: &str) {
         self.sql.borrow_mut().batch_execute(sql).expect(sql);
