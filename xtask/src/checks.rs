@@ -1,13 +1,14 @@
-//! What CI checks besides running the tests: format, lints, dependencies, the frozen WIT package.
+//! What CI checks besides running the tests: format, lints, dependencies, the frozen WIT package and its reference.
 
 use crate::workspace::{GUEST_TARGET, Workspace, step};
-use crate::{setup, wit};
+use crate::{setup, wit, wit_docs};
 use anyhow::Result;
 use std::process::{Command, Stdio};
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     step("format", || workspace.cargo(["fmt", "--all", "--check"]))?;
     step("the WIT package is as released", || wit::check(&workspace.root.join("wit")))?;
+    step("the reference of the WIT package is current", || wit_docs::check(&workspace.root))?;
     setup::run()?;
     step("clippy", || workspace.cargo(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
     step("clippy of the adapters, for their target", || {

@@ -4,6 +4,7 @@
 //! - [`setup`]: the WebAssembly target
 //! - [`guests`]: builds the adapters and the fixtures
 //! - [`wit`]: a released WIT package never changes
+//! - [`wit_docs`]: the WIT package as a page of the documentation
 //! - [`checks`]: what CI runs besides the suite
 //! - [`services`]: PostgreSQL, pgbouncer and Kafka for the suite
 //!
@@ -15,6 +16,7 @@ mod guests;
 mod services;
 mod setup;
 mod wit;
+mod wit_docs;
 mod workspace;
 
 use anyhow::Result;
@@ -44,7 +46,7 @@ enum Command {
     },
     /// Run every test: unit tests, then the suite with real processes, databases and components.
     Test(TestArgs),
-    /// What CI runs: format, clippy (host and guests), the frozen WIT package, then every test.
+    /// What CI runs: format, clippy (host and guests), the frozen WIT package and its reference, then every test.
     Ci,
     /// Add the WebAssembly target, if it is not there yet.
     Setup,
@@ -92,6 +94,8 @@ enum Command {
     },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
+    /// Write docs/wit.md, the reference of the WIT package. `ci` fails where it is not current.
+    WitDocs,
 }
 
 #[derive(Args)]
@@ -215,6 +219,7 @@ fn main() -> Result<()> {
         Command::OrderStress { rest } => measured(&workspace, "order-stress", rest),
         Command::ClaimTimes { rest } => measured(&workspace, "claim-times", rest),
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
+        Command::WitDocs => wit_docs::write(&workspace.root),
     }
 }
 
