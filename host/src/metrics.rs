@@ -90,6 +90,11 @@ macro_rules! metrics {
                 Self { registry: Arc::new(registry), $($field,)+ }
             }
         }
+
+        /// Name, type as it is declared, unit and help of each.
+        #[cfg(test)]
+        const DECLARED: &[(&str, &str, Option<Unit>, &str)] =
+            &[$((stringify!($field), stringify!($kind), $unit, concat!($($help),+))),+];
     };
 }
 
@@ -183,5 +188,34 @@ mod tests {
         let text = metrics.encode();
         assert!(text.contains("outhaul_claimed_total{relay=\"orders\"} 1"), "{text}");
         assert!(text.contains("outhaul_claim_duration_seconds_bucket"), "{text}");
+    }
+
+    /// How a metric stands in a table of docs/metrics.md.
+    fn row(name: &str, declared: &str, unit: Option<&Unit>, help: &str) -> String {
+        let kind = ["Histogram", "Gauge", "Counter"].into_iter().find(|kind| declared.contains(kind)).unwrap();
+        let labels = [
+            ("ByRelay", "`relay`"),
+            ("RelayLabels", "`relay`"),
+            ("PublisherLabels", "`relay`, `publisher`"),
+            ("FailureLabels", "`relay`, `code`"),
+            ("CallLabels", "`adapter`, `call`"),
+            ("AdapterLabels", "`adapter`"),
+            ("ResultLabels", "`result`"),
+        ];
+        let (_, labels) = labels.into_iter().find(|(of, _)| declared.contains(of)).unwrap();
+        let unit = unit.map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
+        let total = if kind == "Counter" { "_total" } else { "" };
+        format!("| `outhaul_{name}{unit}{total}` | {} | {labels} | {} |", kind.to_lowercase(), help.trim())
+    }
+
+    #[test]
+    fn every_metric_is_documented_and_none_that_is_not_there() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();
+        let declared: std::collections::BTreeSet<String> =
+            DECLARED.iter().map(|(name, declared, unit, help)| row(name, declared, unit.as_ref(), help)).collect();
+        // Not the expressions of alerts.
+        let is_metric = |line: &&str| line.starts_with("| `outhaul_") && line.split('`').nth(1).is_some_and(|name| !name.contains(' '));
+        let documented = page.lines().filter(is_metric).map(str::to_owned).collect();
+        assert_eq!(declared, documented, "left: the code; right: docs/metrics.md");
     }
 }

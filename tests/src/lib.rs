@@ -14,6 +14,7 @@
 //! - [`chaos`]: the long runs on one database file
 //! - [`components`]: other versions of the adapters, and candidates that must be refused
 //! - [`swaps`]: the long run of swaps between two versions of a publisher
+//! - [`docs`]: the documentation, held against the program
 //! - [`cluster`]: the long run from PostgreSQL to three brokers, with hosts and brokers killed in turn
 //!
 //! Receivers and processes tell when something has happened, so tests wait for that and not for time to pass. Only what gives no
@@ -22,6 +23,7 @@
 pub mod chaos;
 pub mod cluster;
 pub mod components;
+pub mod docs;
 pub mod host;
 pub mod https;
 pub mod kafka;

@@ -218,7 +218,15 @@ impl Output {
     /// # Errors
     /// If the program ends or [`PATIENCE`] runs out before: with everything that came.
     pub fn wait_for<T>(&self, what: &str, look: impl Fn(&Captured) -> Option<T>) -> Result<T> {
-        let end = Instant::now() + PATIENCE;
+        self.wait_for_as_long_as(PATIENCE, what, look)
+    }
+
+    /// The same for what takes longer than anything else.
+    ///
+    /// # Errors
+    /// If the program ends or the time runs out before: with everything that came.
+    pub fn wait_for_as_long_as<T>(&self, limit: Duration, what: &str, look: impl Fn(&Captured) -> Option<T>) -> Result<T> {
+        let end = Instant::now() + limit;
         let mut captured = self.lock();
         loop {
             if let Some(found) = look(&captured) {

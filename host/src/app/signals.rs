@@ -49,8 +49,9 @@ impl Signals {
 }
 
 fn asked(signal: &str, shutdown: &Shutdown) {
-    shutdown.graceful.cancel();
+    // First: an idle process is gone before the next line.
     tracing::info!(signal, "finishing what is in flight; a second signal ends at once");
+    shutdown.graceful.cancel();
 }
 
 #[cfg(test)]

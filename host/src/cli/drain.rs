@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args, app: App) -> CommandResult {
     }
     if outcome.total().breaker_open {
         let text = "the destination fails and its circuit breaker is open: rows that are due may be left, with their attempts";
-        return Err(CommandError::failure(anyhow::anyhow!(text)));
+        return Err(CommandError::failure(anyhow::anyhow!(text)).after_document());
     }
     Ok(())
 }

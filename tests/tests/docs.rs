@@ -1,0 +1,175 @@
+//! Every page of the documentation is run: commands, configuration, links. How blocks are marked is told in `outhaul_tests::docs`.
+
+use anyhow::{Context, Result};
+use outhaul_services::{Certificates, Major};
+use outhaul_tests::components;
+use outhaul_tests::docs::page::Page;
+use outhaul_tests::docs::run::{Told, run};
+use outhaul_tests::docs::stage::Stage;
+use outhaul_tests::places;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Blocks that are shown and not run, of all pages: a change of this number wants a reason.
+const NOT_RUN: usize = 2;
+
+/// A page, and what a reader has when beginning with it.
+struct Scene {
+    page: &'static str,
+    stage: fn() -> Result<Option<Stage>>,
+}
+
+macro_rules! pages {
+    ($($test:ident: $page:literal, $stage:expr;)+) => {
+        const SCENES: &[Scene] = &[$(Scene { page: $page, stage: || $stage().map(Into::into) }),+];
+
+        $(#[test]
+        fn $test() -> Result<()> {
+            is_as_shown($page)
+        })+
+    };
+}
+
+pages! {
+    readme: "README.md", Stage::checkout;
+    docs_grants_and_limits: "docs/grants-and-limits.md", attacked;
+    docs_metrics: "docs/metrics.md", Stage::relay;
+    docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
+    docs_writing_an_adapter: "docs/writing-an-adapter.md", Stage::relay;
+    docs_wit: "docs/wit.md", Stage::relay;
+    wit: "wit/README.md", Stage::relay;
+    http_publisher: "plugins/http-publisher/README.md", http_settings;
+    kafka_publisher: "plugins/kafka-publisher/README.md", kafka_settings;
+    sqlite_storage: "plugins/sqlite-storage/README.md", sqlite_settings;
+    postgres_storage: "plugins/postgres-storage/README.md", postgres_settings;
+}
+
+/// With the component that attacks its host.
+fn attacked() -> Result<Stage> {
+    let evil = places::fixtures()?.join("evil-publisher.wasm");
+    Stage::relay()?.with_file("plugins/evil-publisher.wasm", fs::read(&evil).with_context(|| format!("cannot read {}", evil.display()))?)
+}
+
+/// With another version of a publisher, to drop in.
+fn with_another_version() -> Result<Stage> {
+    Stage::relay()?.with_file("new/http-publisher.wasm", components::publisher("0.2.0")?)
+}
+
+/// A relay from the table `outbox` of a file, for publishers of which a page shows parts.
+const RELAY: &str = r#"
+[databases.main]
+url = "sqlite:outbox.db"
+
+[storages.outbox]
+plugin = "sqlite-storage"
+database = "main"
+"#;
+
+/// A publisher with everything that the parts on its page refer to.
+fn http_settings() -> Result<Stage> {
+    let folder = tempfile::tempdir()?;
+    let certificates = Certificates::create(folder.path().to_owned(), None)?;
+    let signing = "[publishers.webhooks]\nplugin = \"http-publisher\"\nallow_secrets = [\"hooks-new\", \"hooks-old\", \"hooks-key\"]\n\
+                   [publishers.webhooks.config]\nurl = \"https://hooks.example.com/{topic}\"\n";
+    let secrets = ["new", "old", "key"].map(|name| format!("[secrets.hooks-{name}]\nfile = \"{name}\"\n")).concat();
+    Stage::relay()?
+        .with_settings(&format!("{RELAY}{signing}{secrets}"))?
+        .with_variable("HOOKS_TOKEN", "token")
+        .with_file("new", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?
+        .with_file("old", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")?
+        .with_file("key", "nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")?
+        .with_file("internal-ca.pem", fs::read(certificates.ca())?)?
+        .with_file("outhaul.pem", fs::read(certificates.client_certificate())?)?
+        .with_file("outhaul.key", fs::read(certificates.client_key())?)
+}
+
+fn kafka_settings() -> Result<Stage> {
+    let publisher = "[publishers.events]\nplugin = \"kafka-publisher\"\nconfig = { brokers = [\"kafka.example.com:9092\"] }\n";
+    Stage::relay()?.with_settings(&format!("{RELAY}{publisher}"))?.with_file("secrets/kafka", "password")
+}
+
+/// The storage of an existing table, of which the pages of storages show parts.
+const EXISTING: &str = r#"
+database = "main"
+
+[storages.outbox.config]
+table = "my_outbox"
+lease_table = "my_outbox_leases"
+columns = { id = "id", topic = "topic", key = "key", payload = "payload", state = "status" }
+"#;
+
+const MY_OUTBOX: &str = "CREATE TABLE my_outbox (id INTEGER PRIMARY KEY, topic TEXT, key TEXT, payload TEXT, status TEXT);\n";
+
+fn sqlite_settings() -> Result<Stage> {
+    let stage = Stage::relay()?;
+    let file = stage.checks().join("outbox.db");
+    rusqlite::Connection::open(&file)?.execute_batch(MY_OUTBOX)?;
+    let settings = format!("[databases.main]\nurl = \"sqlite:outbox.db\"\n[storages.outbox]\nplugin = \"sqlite-storage\"\n{EXISTING}");
+    Ok(stage.with_settings(&settings)?.with_sql(move |text| Ok(rusqlite::Connection::open(&file)?.execute_batch(text)?)))
+}
+
+/// On a server of the suite, as a role that has what the page grants to it and nothing else. None: there is no server.
+fn postgres_settings() -> Result<Option<Stage>> {
+    let Some(server) = outhaul_services::postgres(Major::V17) else { return Ok(None) };
+    let database = server.create_database()?;
+    database.connect()?.batch_execute(MY_OUTBOX)?;
+    let settings = format!("[storages.outbox]\nplugin = \"postgres-storage\"\n{EXISTING}");
+    let settings = format!("[databases.main]\nurl = {:?}\n{settings}", database.url());
+    let stage = Stage::relay()?
+        .with_settings(&settings)?
+        .standing_in(
+            "\"postgres://relay@db.example.com:5432/service\"\npassword = { secret = \"database-password\" }",
+            &format!("{:?}", database.url()),
+        )
+        .standing_in(" TO relay;", " TO CURRENT_USER;")
+        // Not possible in the transaction of a script.
+        .standing_in("CREATE INDEX CONCURRENTLY", "CREATE INDEX")
+        .with_sql(move |text| Ok(database.connect()?.batch_execute(text)?));
+    Ok(Some(stage))
+}
+
+fn is_as_shown(path: &str) -> Result<()> {
+    let page = Page::read(path)?;
+    let scene = SCENES.iter().find(|scene| scene.page == path).context("no such page")?;
+    let Some(mut stage) = (scene.stage)()? else { return Ok(()) };
+    let Told { commands, looked_at, not_run } = run(&page, &mut stage)?;
+    println!("{path}: {commands} commands run, {looked_at} blocks looked at, not run: {not_run:?}");
+    Ok(())
+}
+
+#[test]
+fn no_page_is_forgotten() -> Result<()> {
+    let mut pages = BTreeSet::from([PathBuf::from("README.md"), PathBuf::from("wit/README.md")]);
+    for folder in ["docs", "examples", "plugins"] {
+        find_pages(Path::new(folder), &mut pages)?;
+    }
+    let run: BTreeSet<PathBuf> = SCENES.iter().map(|scene| scene.page.into()).collect();
+    assert_eq!(run, pages, "left: the pages that this test runs; right: those that there are");
+    Ok(())
+}
+
+fn find_pages(folder: &Path, pages: &mut BTreeSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(places::checkout().join(folder)).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            find_pages(&path, pages)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.insert(path);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn few_blocks_are_not_run() -> Result<()> {
+    let mut reasons = Vec::new();
+    for scene in SCENES {
+        let page = Page::read(scene.page)?;
+        reasons
+            .extend(page.blocks.iter().filter_map(|block| Some(format!("{}:{}: {}", scene.page, block.line, block.marks.get("not-run")?))));
+    }
+    assert_eq!(reasons.len(), NOT_RUN, "{reasons:#?}");
+    Ok(())
+}
