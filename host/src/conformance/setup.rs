@@ -81,9 +81,6 @@ pub(crate) enum SetupError {
     /// The component cannot be loaded or opened.
     #[error(transparent)]
     Plugin(#[from] PluginError),
-    /// A folder for a database cannot be made.
-    #[error("cannot make a folder for a database: {0}")]
-    Folder(std::io::Error),
 }
 
 /// What may stand in `conformance.toml`.
