@@ -2,7 +2,7 @@
 
 use super::error::CommandError;
 use super::running::{self, Running};
-use super::{CommandResult, output, pin};
+use super::{CommandResult, output, pin, plugin_test};
 use crate::app::inventory::Document;
 use crate::config::Config;
 use crate::plugin::{self, Inspection};
@@ -17,6 +17,7 @@ pub(super) enum Command {
     /// Show a component file: its world, what it imports and exports, and the grants that it asks for. Nothing is run.
     Inspect(Inspect),
     Pin(pin::Args),
+    Test(plugin_test::Args),
 }
 
 /// List the plugin directory (world, version, size, hash, and which adapters use each), and what a running host makes of it.
