@@ -3,13 +3,14 @@
 use anyhow::{Context, Result};
 use outhaul_tests::outbox::{DELIVERED, Outbox};
 use outhaul_tests::places;
-use outhaul_tests::receiver::Receiver;
+use outhaul_tests::receiver::{Answer, Receiver};
 use outhaul_tests::rig::{Config, Rig};
 use rusqlite::TransactionBehavior;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 /// Exit code of usage and configuration errors.
 const CONFIGURATION: i32 = 2;
@@ -216,6 +217,25 @@ fn a_receiver_that_cannot_be_reached() -> Result<()> {
     // It waits for its retry: let that be now.
     rig.outbox()?.connection().execute("UPDATE outbox SET available_at = 0", [])?;
     nothing_is_lost(&rig, &config)
+}
+
+/// `--json` promises one document in any case.
+#[test]
+fn a_drain_that_ends_behind_an_open_breaker_prints_one_document() -> Result<()> {
+    let (rig, config, receiver) = rig()?;
+    // Longer than the second in which a success would keep the breaker closed.
+    receiver.set_script(|_| Answer::status(503).after(Duration::from_millis(1500)));
+    let one_by_one = config
+        .set_all("publishers.webhooks", "lanes = 1\nbatch = 1")
+        .set_all("relays.0", "breaker = { failures = 1, open = \"10m\", max = \"10m\" }");
+    rig.configure(&one_by_one)?;
+    rig.enqueue(&["--topic", "orders", "--payload", "x"])?;
+    let finished = rig.run(&["drain", "--json"])?;
+    assert_eq!(finished.code, Some(FAILURE), "{}\n{}", finished.output, finished.errors);
+    let document: serde_json::Value = serde_json::from_str(&finished.output)?;
+    assert_eq!(document["breaker_open"], true);
+    assert_tells(&finished.errors, &["its circuit breaker is open"]);
+    Ok(())
 }
 
 #[test]

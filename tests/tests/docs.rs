@@ -36,7 +36,6 @@ pages! {
     docs_grants_and_limits: "docs/grants-and-limits.md", attacked;
     docs_metrics: "docs/metrics.md", Stage::relay;
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
-    docs_writing_an_adapter: "docs/writing-an-adapter.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
     wit: "wit/README.md", Stage::relay;
     http_publisher: "plugins/http-publisher/README.md", http_settings;
