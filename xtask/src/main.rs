@@ -3,6 +3,7 @@
 //! - [`workspace`]: where things are, and how cargo is run
 //! - [`setup`]: the WebAssembly target
 //! - [`guests`]: builds the adapters and the fixtures
+//! - [`examples`]: builds the examples in other languages
 //! - [`wit`]: a released WIT package never changes
 //! - [`checks`]: what CI runs besides the suite
 //! - [`services`]: PostgreSQL, pgbouncer and Kafka for the suite
@@ -11,6 +12,7 @@
 //! prepares and starts them.
 
 mod checks;
+mod examples;
 mod guests;
 mod services;
 mod setup;
@@ -50,6 +52,13 @@ enum Command {
     Setup,
     /// Build the adapters into target/plugins/ and the test fixtures into target/fixtures/.
     Guests,
+    /// Build the examples into target/examples/, each as its README says, with the tools of its language.
+    ///
+    /// A language whose tools are missing is left out by name. `test` does this too.
+    Examples {
+        /// Only this language.
+        language: Option<examples::Language>,
+    },
     /// PostgreSQL 15 and 17, pgbouncer and Apache Kafka, for the tests. `test` starts and stops them by itself.
     ///
     /// While they are up, `cargo test` finds them, and `test` starts at once. Data and addresses are in target/services/.
@@ -190,6 +199,12 @@ fn main() -> Result<()> {
             setup::run()?;
             guests::build(&workspace)
         }
+        Command::Examples { language } => {
+            setup::run()?;
+            // With fewer packages cargo would choose other features, see `prepare`.
+            step("build the host", || workspace.cargo(["build", "--workspace", "--bin", "outhaul"]))?;
+            examples::build(&workspace, language)
+        }
         Command::Throughput { rest } => {
             setup::run()?;
             guests::build(&workspace)?;
@@ -236,6 +251,7 @@ fn prepare(workspace: &Workspace) -> Result<()> {
 
 fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
+    examples::build(workspace, None)?;
     // They start while the tests are compiled.
     let held = Held::start(workspace)?;
     step("build the tests", || workspace.cargo(["build", "--workspace", "--tests"]))?;

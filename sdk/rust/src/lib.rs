@@ -24,6 +24,7 @@ mod batch;
 pub mod bindings;
 mod config;
 mod failure;
+mod key_order;
 mod manifest;
 pub mod pattern;
 mod publisher;
@@ -36,6 +37,7 @@ pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
 pub use bindings::storage::outhaul::adapter::sql;
 pub use config::{Size, parse_config, parse_duration};
+pub use key_order::run_in_key_order;
 pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
 pub use publisher::Publisher;
 pub use storage::{
