@@ -117,6 +117,29 @@ async fn a_private_address_behind_a_granted_name_is_not_reached() {
     assert!(detail(publish(&*by_address, &[&url]).await).contains("status 200, 2 bytes, whole"));
 }
 
+/// WASI's own drop of an output stream waits until all of it has gone out, which the peer decides: the guest hung in it past its deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_does_not_read_does_not_keep_a_guest_that_gives_up() {
+    let bench = Bench::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let evil = bench.publisher("evil-publisher", |publisher| granted(publisher, "127.0.0.1", port)).await.unwrap();
+    let attack = format!("flood 127.0.0.1:{port}");
+    let (result, _) = publish_within(&*evil, &[&attack], Duration::from_secs(5)).await;
+    let text = detail(result);
+    show("flood", &text);
+    assert!(text.contains("TimedOut") || text.contains("WouldBlock"), "{text}");
+
+    // And what the system had not taken by then does not leave any more.
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut received = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while let Ok(count @ 1..) = tokio::io::AsyncReadExt::read(&mut stream, &mut buffer).await {
+        received += count;
+    }
+    assert!((1..24 << 20).contains(&received), "{received} bytes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_are_handed_on_not_followed() {
     let bench = Bench::new();

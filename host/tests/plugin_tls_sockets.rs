@@ -210,6 +210,12 @@ async fn the_name_that_a_guest_claims_must_be_granted() {
         grants.hosts.push(outhaul::config::model::HostGrant { host: "bank.example".into(), port: Some(port) });
     });
     assert_eq!(told.await, "5 bytes: hello");
+    // Nor may it be an address that nobody granted, though the certificate is for that.
+    let (port, mut seen) = echo(Authority::server(authority.issue("10.9.8.7", |_| {}), None, &[&TLS13])).await;
+    let attack = format!("tls localhost:{port} 10.9.8.7");
+    let told = talk(&bench, port, &attack, |grants| grants.tls_ca_file = Some(authority.file.clone())).await;
+    assert!(told.contains("10.9.8.7:PORT is not granted: set allow_hosts = [\"localhost:"), "{told}");
+    seen.recv().await.unwrap().unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@
 //! - [`kafka`]: what is in a topic, read by librdkafka and by Kafka's own consumer
 //! - [`outbox`]: the producer's side in SQLite, and what the table says
 //! - [`postgres`]: the same in PostgreSQL
+//! - [`wire`]: the network between the host and its database, and answers that get lost on it
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs on one database file
 //! - [`components`]: other versions of the adapters, and candidates that must be refused
@@ -34,3 +35,4 @@ pub mod process;
 pub mod receiver;
 pub mod rig;
 pub mod swaps;
+pub mod wire;

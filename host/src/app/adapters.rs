@@ -20,8 +20,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long to wait before a candidate is tried again that may be fine later: a database was away when it opened.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Waits before a candidate is tried again that may be fine later (a database was away when it opened): from the first, doubling, to the
+/// last.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 type Places<P> = Mutex<BTreeMap<String, Arc<Place<P>>>>;
 
@@ -180,6 +181,8 @@ impl Adapters {
         self.inventory.gone(&section, false);
         let recipe = Recipe::of(&config, adapter).await;
         let pinned = pinned(&config, &adapter.plugin);
+        // Before this very candidate is tried again; none: it is a new one.
+        let mut waited = None;
         {
             let mut record = place.record();
             record.told = None;
@@ -191,11 +194,12 @@ impl Adapters {
                 return Looked::Same;
             }
             if let Some(memo) = record.refused.as_ref().filter(|memo| memo.is_of(&recipe, &sha256, &pinned)) {
-                match memo.again.map(|again| again.saturating_duration_since(Instant::now())) {
-                    None => return Looked::Same,
-                    Some(left) if !left.is_zero() => return Looked::Again(left),
-                    Some(_) => {}
+                let Some(again) = memo.again else { return Looked::Same };
+                let left = again.saturating_duration_since(Instant::now());
+                if !left.is_zero() {
+                    return Looked::Again(left);
                 }
+                waited = Some(memo.wait);
             }
         }
         tracing::info!(adapter = name, generation, sha256, "trying {}", file.display());
@@ -204,10 +208,14 @@ impl Adapters {
             Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => Looked::Again(plugin::STILL),
             Ok(candidate) => Looked::Candidate(Box::new(candidate)),
             Err(error) => {
-                let again = (!error.is_configuration()).then(|| Instant::now() + AGAIN);
-                place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), pinned, again });
-                self.note_refused(name, &section, generation, Some(sha256), error.to_string());
-                again.map_or(Looked::Same, |_| Looked::Again(AGAIN))
+                let wait = waited.map_or(AGAIN.0, |waited: Duration| (waited * 2).min(AGAIN.1));
+                let again = (!error.is_configuration()).then(|| Instant::now() + wait);
+                place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), pinned, again, wait });
+                match waited {
+                    None => self.note_refused(name, &section, generation, Some(sha256), error.to_string()),
+                    Some(_) => tracing::debug!(adapter = name, generation, sha256, "the candidate is refused again: {error}"),
+                }
+                again.map_or(Looked::Same, |_| Looked::Again(wait))
             }
         }
     }
@@ -221,9 +229,10 @@ impl Adapters {
     }
 
     fn note_refused(&self, name: &str, section: &str, generation: u64, sha256: Option<String>, reason: String) {
-        tracing::error!(adapter = name, generation, sha256, "a candidate is refused, generation {generation} goes on: {reason}");
         self.app.metrics.adapter_candidates_refused.get_or_create(&labels(name)).inc();
-        self.inventory.refused(section, Some(Refused::now(sha256, reason)));
+        self.inventory.refused(section, Some(Refused::now(sha256.clone(), reason.clone())));
+        // Last: whoever reads it finds the rest.
+        tracing::error!(adapter = name, generation, sha256, "a candidate is refused, generation {generation} goes on: {reason}");
     }
 
     /// Puts a storage's candidate in place: at once where it goes on with what the one before has claimed, else when that is settled.

@@ -3,6 +3,7 @@
 use super::recipe::Recipe;
 use crate::plugin::Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -20,6 +21,8 @@ pub(super) struct Memo {
     pub(super) pinned: String,
     /// For what may be fine later.
     pub(super) again: Option<Instant>,
+    /// How long was waited for that.
+    pub(super) wait: Duration,
 }
 
 /// An adapter of the configuration, open or not.

@@ -16,6 +16,10 @@ const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long to wait before listening again, after so many failures in a row. Spread out: all hosts lose a server at once.
 const RECONNECT: Backoff = Backoff { base: Duration::from_millis(250), factor: 2.0, max: Duration::from_secs(30), jitter: 0.3 };
 
+/// How long after a proof that has failed the next one follows. It may have been in vain for a while only: a server that is taken over, or
+/// has much to do, takes longer to notify than a proof waits.
+const PROVE_AGAIN: Duration = Duration::from_secs(60);
+
 /// Something that tells of new rows.
 #[derive(Debug)]
 pub(super) enum Watch {
@@ -50,7 +54,7 @@ impl Watch {
     pub(super) async fn run(self, relay: String, interval: Duration, listening: Gauge, wake: Arc<Notify>) {
         match self {
             Self::Changes(watch) => look(watch, interval, &wake).await,
-            Self::Notifications(listener) => listen(*listener, &relay, &listening, &wake).await,
+            Self::Notifications(listener) => listen(*listener, &relay, &listening, &wake, PROVE_AGAIN).await,
         }
     }
 }
@@ -80,29 +84,42 @@ async fn look(mut watch: ChangeWatch, interval: Duration, wake: &Notify) {
     }
 }
 
-/// Listens for notifications, connecting again after each loss.
-async fn listen(mut listener: Listener, relay: &str, listening: &Gauge, wake: &Notify) {
-    let mut failures = 0;
+/// Listens for notifications, connecting again after each loss, and `again` after they did not come through; behind a pooler, where they
+/// never do, that is the end.
+async fn listen(mut listener: Listener, relay: &str, listening: &Gauge, wake: &Notify, again: Duration) {
+    let (mut failures, mut unheard) = (0, false);
     loop {
         match listener.heard().await {
             Ok(Heard::Connected) => {
-                if failures > 0 {
+                if failures > 0 || unheard {
                     tracing::info!(relay, "notifications come through again");
                 }
-                failures = 0;
+                (failures, unheard) = (0, false);
                 listening.set(1);
                 // What was said meanwhile was not heard.
                 wake.notify_one();
             }
             Ok(Heard::Notification) => wake.notify_one(),
-            Ok(Heard::Never) => {
+            Ok(Heard::Never) if listener.behind_pooler() => {
                 listening.set(0);
                 tracing::warn!(
                     relay,
-                    "the database's notifications do not come through, as behind a pooler in transaction mode: new rows are found by polling \
+                    "the database's notifications do not come through its pooler, as in transaction mode: new rows are found by polling \
                      only; to hear of them at once, let the url lead to the server itself, or to a pooler in session mode"
                 );
                 return;
+            }
+            Ok(Heard::Never) => {
+                listening.set(0);
+                if !unheard {
+                    tracing::warn!(
+                        relay,
+                        again_in = %humantime::format_duration(again),
+                        "the database's notifications do not come through now: new rows are found by polling until they do"
+                    );
+                }
+                unheard = true;
+                tokio::time::sleep(again).await;
             }
             Err(error) => {
                 listening.set(0);
@@ -123,6 +140,9 @@ mod tests {
     use crate::config;
     use crate::sql::{Access, Bounds, Statement};
     use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
 
     const CONFIG: &str = "databases.main.url = 'sqlite:a.db'\ndatabases.other.url = 'sqlite:b.db'\n\
         databases.server.url = 'postgres://u@localhost/d'\n\
@@ -209,6 +229,59 @@ mod tests {
                 watching.abort();
             });
         }
+    }
+
+    /// A way to the server that swallows the notifications of the first connection; counts connections.
+    async fn deaf(server: u16, connections: Arc<AtomicUsize>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let first = connections.fetch_add(1, Ordering::Relaxed) == 0;
+                let server = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
+                let ((mut from_client, mut to_client), (mut from_server, mut to_server)) = (client.into_split(), server.into_split());
+                tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+                tokio::spawn(async move {
+                    // A message: its kind, its length without the kind, and the rest.
+                    while let (Ok(kind), Ok(length)) = (from_server.read_u8().await, from_server.read_u32().await) {
+                        let mut body = vec![0; length as usize - 4];
+                        from_server.read_exact(&mut body).await.unwrap();
+                        if !(first && kind == b'A') {
+                            let message = [&[kind][..], &length.to_be_bytes(), &body].concat();
+                            if to_client.write_all(&message).await.is_err() {
+                                break;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn notifications_that_did_not_come_through_are_tried_again() {
+        let Some(server) = outhaul_services::postgres(outhaul_services::Major::V17) else { return };
+        let database = server.create_database().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let connections = Arc::new(AtomicUsize::new(0));
+            let port = deaf(server.port, Arc::clone(&connections)).await;
+            let url = database.url().replace(&format!(":{}/", server.port), &format!(":{port}/"));
+            let config = format!("databases.server = {{ url = {url:?}, tls = 'disable' }}");
+            let config = config::parse(&config, Path::new("x.toml")).unwrap();
+            let listener = Databases::new(&config.databases, &config.secrets).listen("server", "c").unwrap();
+            let (wake, gauge) = (Arc::new(Notify::new()), Gauge::default());
+            let (woken_up, shown) = (Arc::clone(&wake), gauge.clone());
+            let listening = tokio::spawn(async move { listen(listener, "r", &shown, &woken_up, Duration::from_millis(1)).await });
+            woken(&wake).await;
+            assert_eq!(gauge.get(), 1);
+            assert!(connections.load(Ordering::Relaxed) > 2, "the first proof has failed");
+            other(&database.url(), "NOTIFY c");
+            woken(&wake).await;
+            listening.abort();
+        });
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub struct Postgres {
     pub password: Option<String>,
     /// `tls`; none: what the URL says, or else [`Endpoint::default_tls`].
     pub tls: Option<TlsMode>,
-    /// `tls_ca_file`: a PEM file of the certificate authorities to trust, instead of the system's.
+    /// `tls_ca_file`: a PEM file of certificate authorities to trust besides the system's.
     pub tls_ca_file: Option<PathBuf>,
     /// `tls_cert_file` and `tls_key_file`: what the host shows to the server.
     pub tls_client: Option<ClientCertificate>,

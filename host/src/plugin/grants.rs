@@ -174,6 +174,16 @@ impl Policy {
         )))
     }
 
+    /// Whether `host` is granted on any port, also where it is an address: for the server that a TLS connection is said to lead to.
+    pub(super) fn check_server(&self, via: Request, host: &str) -> Result<(), Denial> {
+        self.check_look_up(via, host)?;
+        let Some(address) = literal(host) else { return Ok(()) };
+        if self.grants.hosts.iter().any(|grant| grant.host == "*" || literal(&grant.host) == Some(address)) {
+            return Ok(());
+        }
+        Err(self.host_denied(&format!("{}:PORT", shown_host(host))))
+    }
+
     /// Every port on which a granted name may be reached; none in the list: any port.
     pub(super) fn ports(&self, host: &str) -> Vec<Option<u16>> {
         self.grants.hosts.iter().filter(|grant| grants_name(grant, host)).map(|grant| grant.port).collect()
@@ -219,10 +229,7 @@ fn line(key: &str, present: impl Iterator<Item = String>, wanted: &str) -> Strin
 }
 
 fn shown(grant: &HostGrant) -> String {
-    let host = match literal(&grant.host) {
-        Some(IpAddr::V6(address)) => format!("[{address}]"),
-        _ => grant.host.clone(),
-    };
+    let host = shown_host(&grant.host);
     match grant.port {
         Some(port) => format!("{host}:{port}"),
         None => format!("{host}:*"),
@@ -231,9 +238,13 @@ fn shown(grant: &HostGrant) -> String {
 
 /// `host:port`, IPv6 addresses in brackets.
 pub(super) fn authority(host: &str, port: u16) -> String {
+    format!("{}:{port}", shown_host(host))
+}
+
+fn shown_host(host: &str) -> String {
     match literal(host) {
-        Some(IpAddr::V6(address)) => format!("[{address}]:{port}"),
-        _ => format!("{host}:{port}"),
+        Some(IpAddr::V6(address)) => format!("[{address}]"),
+        _ => host.to_owned(),
     }
 }
 
@@ -392,6 +403,19 @@ mod tests {
         // The name resolves to an address that is granted on that port; another one is not.
         assert_eq!(policy.check_address("localhost", "127.0.0.1".parse().unwrap(), 8080), Ok(()));
         assert!(policy.check_address("localhost", "127.0.0.2".parse().unwrap(), 8080).is_err());
+    }
+
+    #[test]
+    fn a_server_that_is_an_address_must_be_granted_too() {
+        let policy = policy(&[("10.0.0.1", Some(9093)), ("[::1]", None), ("kafka.example.com", Some(9093))], &[]);
+        for granted in ["10.0.0.1", "::1", "[::1]", "kafka.example.com"] {
+            assert_eq!(policy.check_server(Request::Http, granted), Ok(()), "{granted}");
+        }
+        assert!(denied(policy.check_server(Request::Http, "10.0.0.2")).starts_with("10.0.0.2:PORT is not granted: "));
+        assert!(denied(policy.check_server(Request::Http, "::2")).starts_with("[::2]:PORT is not granted: "));
+        assert!(policy.check_server(Request::Http, "b.example.com").is_err());
+        // Looking up an address gives what is known already.
+        assert_eq!(policy.check_look_up(Request::Http, "10.0.0.2"), Ok(()));
     }
 
     #[test]

@@ -198,6 +198,7 @@ pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
     super::net::sockets::add_name_lookup(linker)?;
+    super::net::streams::add_prompt_drop(linker)?;
     // A proposal of WASI that is not final yet: `wasi:tls@0.2.0-draft`.
     wasmtime_wasi_tls::p2::add_to_linker(linker, wasmtime_wasi_tls::p2::LinkOptions::default().tls(true))?;
     outbox::add_to_linker::<State, HasSelf<State>>(linker, |state| state)?;

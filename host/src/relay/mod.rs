@@ -26,13 +26,14 @@
 //!
 //! # Leases
 //! A message is ours until `lease_until`, counted from before the claim was sent: always earlier than the database's own end.
-//! [`leases`] renews what is in memory once a third of the lease is gone. A message is given to a lane only while a quarter of
+//! [`renewal`] renews what is in memory, verdicts that wait to be written included, once a third of the lease is gone. A message is given to a lane only while a quarter of
 //! its lease is left, and a call is cancelled when the lease of any of its messages ends. After a lease has ended (the process
 //! was stopped, the storage was out of reach) later claims are made under a new worker name: what was claimed before can then
 //! not be written back over a claim of our own.
 
 mod breaker;
 mod dispatcher;
+mod faults;
 mod guard;
 mod health;
 mod lane;
@@ -40,6 +41,7 @@ mod leases;
 mod outcomes;
 mod pipeline;
 mod poller;
+mod renewal;
 mod routes;
 mod settler;
 mod store;

@@ -1,18 +1,19 @@
 //! The one task that owns a relay's state: takes events, decides, starts calls. See the module above for the picture.
 //!
 //! This file has the loop and what is started when; [`super::outcomes`] what becomes of published messages,
-//! [`super::store`] the calls to the storage.
+//! [`super::store`] and [`super::renewal`] the calls to the storage.
 
 use super::breaker::{Breaker, Change};
 use super::dispatcher::{CallLimits, Dispatcher, EntryId};
 use super::lane::{self, CallId};
 use super::leases::Leases;
 use super::poller::Poller;
+use super::renewal::Renewal;
 use super::routes::Routes;
 use super::settler::{Group, Settler};
 use super::store::StoreState;
 use super::{Lanes, Mode, Parts, Shutdown, Summary};
-use crate::domain::{Batch, Column, Failure, Outcome, Verdict};
+use crate::domain::{Batch, Failure, Outcome, Verdict};
 use crate::metrics::{Metrics, PublisherLabels, RelayLabels};
 use crate::ports::{Claimed, LeaseEnd, Storage, Turn};
 use prometheus_client::metrics::counter::Counter;
@@ -47,7 +48,7 @@ pub(super) enum Event {
     /// A fused settle and claim has ended.
     Turned { group: Group, claim: Claim, result: Result<Turn, Failure>, elapsed: Duration },
     /// A renewal has ended.
-    Extended { entries: Vec<EntryId>, ids: Column, lease_until: Instant, result: Result<Vec<String>, Failure> },
+    Extended { renewal: Renewal, result: Result<Vec<String>, Failure> },
 }
 
 /// What the pipeline remembers of a claim under way.
@@ -173,7 +174,7 @@ impl Pipeline {
             destinations: parts.publishers.iter().map(destination).collect(),
             dispatcher: Dispatcher::new(description.strict_order, names.len()),
             settler: Settler::default(),
-            store: StoreState::new(now),
+            store: StoreState::default(),
             calls: HashMap::new(),
             next_call: 0,
             poller: Poller::new(parts.config.poll, now),
@@ -232,11 +233,11 @@ impl Pipeline {
 
     /// Messages claimed and not settled.
     pub(super) fn in_flight(&self) -> usize {
-        self.dispatcher.len() + self.settler.messages() + self.store.settling_messages
+        self.dispatcher.len() + self.settler.messages() + self.store.settling_messages()
     }
 
     pub(super) fn in_flight_bytes(&self) -> usize {
-        self.dispatcher.bytes() + self.settler.bytes() + self.store.settling_bytes
+        self.dispatcher.bytes() + self.settler.bytes() + self.store.settling_bytes()
     }
 
     fn handle(&mut self, event: Event, now: Instant) {
@@ -246,7 +247,7 @@ impl Pipeline {
             Event::Claimed { claim, result, elapsed } => self.on_claimed(claim, result, elapsed, now),
             Event::Settled { group, result, elapsed } => self.on_settled(group, result, elapsed, now),
             Event::Turned { group, claim, result, elapsed } => self.on_turned(group, claim, result, elapsed, now),
-            Event::Extended { entries, ids, lease_until, result } => self.on_extended(&entries, &ids, lease_until, result, now),
+            Event::Extended { renewal, result } => self.on_extended(renewal, result, now),
         }
     }
 
@@ -255,6 +256,8 @@ impl Pipeline {
         if now >= self.next_tick {
             self.next_tick = now + self.leases.tick();
             self.expire(now);
+            self.renew(now);
+        } else if self.unblocking_is_due(now) {
             self.renew(now);
         }
         for index in 0..self.destinations.len() {
@@ -280,7 +283,7 @@ impl Pipeline {
 
     fn next_timer(&self, now: Instant) -> Instant {
         let mut timer = self.next_tick;
-        if let Some(at) = self.next_store_timer() {
+        if let Some(at) = self.next_store_timer(now) {
             timer = timer.min(at);
         }
         for destination in &self.destinations {

@@ -1,12 +1,14 @@
-//! The calls to the storage: claim, settle (fused where the storage prefers it), renew; and what they bring back.
+//! The calls to the storage: claim and settle (fused where the storage prefers it); and what they bring back.
+//! ([`super::renewal`] has the third one.)
 
 use super::Mode;
-use super::dispatcher::{Admission, EntryId};
+use super::dispatcher::Admission;
+use super::faults::{self, Faults, Kind};
 use super::guard::guarded;
 use super::leases::{self, Lease};
 use super::pipeline::{Claim, Event, Pipeline};
 use super::settler::Group;
-use crate::domain::{Column, Failure, FailureCode, Settlement, Verdict};
+use crate::domain::{Failure, FailureCode, Settlement, Verdict};
 use crate::metrics::FailureLabels;
 use crate::ports::{ClaimRequest, Claimed, Turn};
 use std::collections::{BTreeMap, HashSet};
@@ -15,85 +17,70 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-/// Waits after a failed storage call: doubling from the first to the second.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LAST_RETRY: Duration = Duration::from_secs(5);
-
-/// A drain gives up after so many failed storage calls in a row: somebody waits for it to end. About 6 seconds.
+/// A drain gives up after so many failed calls of one kind in a row: somebody waits for it to end. About 6 seconds.
 const DRAIN_TRIES: u32 = 6;
 
 /// Own retries whose due times are remembered, so that they are claimed on time and not at the next poll.
 const REMEMBERED_RETRIES: usize = 1024;
 
 /// What is under way with the storage.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StoreState {
     pub(super) epoch: u32,
-    claiming: bool,
-    settling: bool,
-    extending: usize,
-    /// Of the group that is being written, or whose settle call failed.
-    pub(super) settling_messages: usize,
-    pub(super) settling_bytes: usize,
-    settling_lease: Option<Instant>,
-    /// A group whose settle call failed: written again before any other.
-    unsettled: Option<Group>,
+    /// The epoch of the claim that is running.
+    claiming: Option<u32>,
+    settling: Option<Settling>,
+    pub(super) extending: usize,
+    /// Of these, calls for messages in the dispatcher.
+    pub(super) extending_entries: usize,
     /// The last claim failed: verdicts are written by themselves, so that a claim that cannot succeed holds none of them up.
     claim_failed: bool,
     /// Claims are smaller by this power of two: one more for each that failed, none after one that did not.
     smaller: u32,
-    failures: u32,
-    last_failure: Option<Failure>,
-    not_before: Instant,
+    pub(super) faults: Faults,
     /// When retries that this relay settled are due.
     due: std::collections::BTreeSet<Instant>,
 }
 
+/// Of the group that is being written.
+#[derive(Debug, Clone, Copy)]
+struct Settling {
+    messages: usize,
+    bytes: usize,
+    lease: Lease,
+    was_tried: bool,
+}
+
 impl StoreState {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            epoch: 0,
-            claiming: false,
-            settling: false,
-            extending: 0,
-            settling_messages: 0,
-            settling_bytes: 0,
-            settling_lease: None,
-            unsettled: None,
-            claim_failed: false,
-            smaller: 0,
-            failures: 0,
-            last_failure: None,
-            not_before: now,
-            due: std::collections::BTreeSet::new(),
-        }
+    /// Messages of the group that is being written.
+    pub(super) fn settling_messages(&self) -> usize {
+        self.settling.map_or(0, |settling| settling.messages)
     }
 
-    fn clear_settling(&mut self) {
-        self.settling_messages = 0;
-        self.settling_bytes = 0;
-        self.settling_lease = None;
+    /// Bytes of that group.
+    pub(super) fn settling_bytes(&self) -> usize {
+        self.settling.map_or(0, |settling| settling.bytes)
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        !self.claiming && !self.settling && self.unsettled.is_none()
+        self.claiming.is_none() && self.settling.is_none()
     }
 }
 
 impl Pipeline {
     /// Starts a settle call, a claim, or both in one.
     pub(super) fn pump_store(&mut self, now: Instant) {
-        if now < self.store.not_before || self.store_is_taken() {
+        if self.store_is_taken() {
             return;
         }
         while self.store.due.first().is_some_and(|at| *at <= now) {
             self.store.due.pop_first();
             self.poller.now(now);
         }
-        let again = self.store.unsettled.is_some();
-        let group = if self.store.settling { None } else { self.group_to_settle(now) };
-        let alone = again || (group.is_some() && self.store.claim_failed);
-        let claim = if self.store.claiming || alone { None } else { self.claim_request(now, group.as_ref()) };
+        let group = self.group_to_settle(now);
+        // What may fail goes by itself.
+        let alone = self.fused && group.as_ref().is_some_and(|group| group.was_tried || self.store.claim_failed);
+        let claim = if alone { None } else { self.claim_request(now, group.as_ref()) };
         match (group, claim) {
             (Some(group), Some((claim, request))) if self.fused && group.epoch == claim.epoch => self.start_turn(group, claim, request),
             (Some(group), _) if self.fused => self.start_settle(group),
@@ -110,48 +97,79 @@ impl Pipeline {
 
     /// A storage that prefers fused calls has one writer: two calls at once would only wait for each other.
     fn store_is_taken(&self) -> bool {
-        self.fused && (self.store.claiming || self.store.settling)
+        self.fused && !self.store.is_idle()
     }
 
     /// When the storage is to be looked after next; none: at the end of the call that is running, which comes as an event.
-    pub(super) fn next_store_timer(&self) -> Option<Instant> {
+    pub(super) fn next_store_timer(&self, now: Instant) -> Option<Instant> {
+        let unblock = self.settler.next_unblocking().map(|at| self.store.faults.not_before(Kind::Extend, at));
         if self.store_is_taken() {
-            return None;
+            return unblock;
         }
-        let mut at: Option<Instant> = None;
-        let mut sooner = |candidate: Instant| at = Some(at.map_or(candidate, |at| at.min(candidate)));
-        if !self.store.settling {
-            if self.store.unsettled.is_some() {
-                sooner(self.store.not_before);
-            }
-            if let Some(group) = self.settler.first() {
-                sooner(group.since + self.parts.config.settle_delay);
-            }
+        let settle =
+            if self.store.settling.is_some() { None } else { self.settler.groups().filter_map(|group| self.settle_at(group, now)).min() };
+        let mut claim = None;
+        if self.store.claiming.is_none() && self.may_claim() && self.room().is_some() {
+            let due = self.store.due.first().copied();
+            let at = due.map_or(self.poller.next(), |due| due.min(self.poller.next()));
+            claim = Some(self.store.faults.not_before(Kind::Claim, at));
         }
-        if !self.store.claiming && self.may_claim() && self.room().is_some() {
-            sooner(self.poller.next());
-            if let Some(due) = self.store.due.first() {
-                sooner(*due);
-            }
-        }
-        at.map(|at| at.max(self.store.not_before))
+        settle.into_iter().chain(claim).chain(unblock).min()
     }
 
     /// In a drain: the failure that ends it.
     pub(super) fn gave_up(&self) -> Option<Failure> {
-        let tired = self.parts.mode == Mode::Drain && self.store.failures >= DRAIN_TRIES;
-        if tired { self.store.last_failure.clone() } else { None }
+        if self.parts.mode != Mode::Drain {
+            return None;
+        }
+        let tired = |kind: &Kind| self.store.faults.in_a_row(*kind) >= DRAIN_TRIES;
+        // Many verdicts may fail at the same moment: one of them must have been tried as often.
+        let settle = |kind: &Kind| *kind != Kind::Settle || self.settler.groups().any(|group| group.failures >= DRAIN_TRIES);
+        Kind::ALL.into_iter().filter(tired).find(settle).and_then(|kind| self.store.faults.failure(kind).cloned())
+    }
+
+    /// When a group is to be written; none: once the claim that is running has ended, or its leases are renewed.
+    fn settle_at(&self, group: &Group, now: Instant) -> Option<Instant> {
+        // That claim may bring its rows again, under the same worker name.
+        if group.blocked || (group.is_doubtful(now) && self.store.claiming == Some(group.epoch)) {
+            return None;
+        }
+        let batch = usize::try_from(self.parts.config.batch).unwrap_or(usize::MAX);
+        let at = if group.was_tried {
+            group.not_before
+        } else if group.messages >= batch || self.calls.is_empty() {
+            // Full, or nothing more is coming.
+            group.since
+        } else {
+            group.since + self.parts.config.settle_delay
+        };
+        Some(self.store.faults.not_before(Kind::Settle, at))
     }
 
     fn group_to_settle(&mut self, now: Instant) -> Option<Group> {
-        if let Some(group) = self.store.unsettled.take() {
-            return Some(group);
+        while self.store.settling.is_none() {
+            let due = |group: &&Group| self.settle_at(group, now).is_some_and(|at| at <= now);
+            let number = self.settler.groups().find(due)?.number;
+            let group = self.settler.take(number)?;
+            let group = if group.is_doubtful(now) { self.without_void(group, now) } else { group };
+            if group.messages > 0 {
+                return Some(group);
+            }
+            self.review_verdicts();
         }
-        let group = self.settler.first()?;
-        let batch = usize::try_from(self.parts.config.batch).unwrap_or(usize::MAX);
-        // Full, old enough, or nothing more is coming.
-        let due = group.messages >= batch || now >= group.since + self.parts.config.settle_delay || self.calls.is_empty();
-        if due { self.settler.take() } else { None }
+        None
+    }
+
+    /// Takes out verdicts on rows that are held again under the same worker name: they have been written, if only their answer was lost,
+    /// or their leases ended before they could be. Now they would hit the new lease: free a row that is being published. That it was
+    /// delivered stays true, and is written.
+    fn without_void(&mut self, group: Group, now: Instant) -> Group {
+        let entries = self.dispatcher.entries().filter(|(_, entry)| entry.epoch == group.epoch);
+        let later = self.settler.groups().filter(|other| other.epoch == group.epoch && other.since > group.since);
+        let held: HashSet<&[u8]> = entries.map(|(_, entry)| entry.message().id().as_bytes()).chain(later.flat_map(Group::ids)).collect();
+        let (void, group) = group.partition(|verdict, id| *verdict != Verdict::Delivered && held.contains(id));
+        self.count_gone(&void, now);
+        group
     }
 
     fn may_claim(&self) -> bool {
@@ -178,7 +196,7 @@ impl Pipeline {
     }
 
     fn claim_request(&mut self, now: Instant, group: Option<&Group>) -> Option<(Claim, ClaimRequest)> {
-        if !self.may_claim() {
+        if self.store.claiming.is_some() || !self.may_claim() || now < self.store.faults.not_before(Kind::Claim, now) {
             return None;
         }
         // A settle call that goes anyway takes a claim along, if there is room.
@@ -191,8 +209,9 @@ impl Pipeline {
         self.expire(now);
         // Verdicts that could not be written while their leases held: their rows may come back with this claim, and must come under
         // another name, or the old verdict would be written over the new lease.
-        let overdue = self.settler.lease_until().into_iter().chain(self.store.settling_lease).any(|until| until <= now);
-        if overdue {
+        let settling = self.store.settling.map(|settling| settling.lease);
+        let mut leases = self.settler.groups().chain(group).map(Group::lease).chain(settling);
+        if leases.any(|lease| lease.epoch == self.store.epoch && lease.until <= now) {
             self.store.epoch += 1;
         }
         let config = &self.parts.config;
@@ -205,12 +224,13 @@ impl Pipeline {
             max_attempts: config.max_attempts,
             max_message_bytes: u64::try_from(config.max_message_bytes).unwrap_or(u64::MAX),
         };
-        let quiet = self.dispatcher.len() == 0 && self.settler.is_empty() && !self.store.settling && (group.is_none() || self.fused);
+        let quiet =
+            self.dispatcher.len() == 0 && self.settler.is_empty() && self.store.settling.is_none() && (group.is_none() || self.fused);
         Some((Claim { epoch, lease_until: now + self.leases.length(), quiet }, request))
     }
 
     fn start_claim(&mut self, claim: Claim, request: ClaimRequest) {
-        self.store.claiming = true;
+        self.store.claiming = Some(claim.epoch);
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
         self.tasks.spawn(async move {
             let started = Instant::now();
@@ -233,7 +253,7 @@ impl Pipeline {
 
     fn start_turn(&mut self, group: Group, claim: Claim, request: ClaimRequest) {
         self.note_settling(&group);
-        self.store.claiming = true;
+        self.store.claiming = Some(claim.epoch);
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
         self.tasks.spawn(async move {
             let started = Instant::now();
@@ -243,86 +263,110 @@ impl Pipeline {
     }
 
     fn note_settling(&mut self, group: &Group) {
-        self.store.settling = true;
-        self.store.settling_messages = group.messages;
-        self.store.settling_bytes = group.bytes;
-        self.store.settling_lease = Some(group.lease_until);
+        let Group { messages, bytes, .. } = *group;
+        self.store.settling = Some(Settling { messages, bytes, lease: group.lease(), was_tried: group.was_tried });
     }
 
     pub(super) fn on_claimed(&mut self, claim: Claim, result: Result<Claimed, Failure>, elapsed: Duration, now: Instant) {
-        self.store.claiming = false;
+        self.store.claiming = None;
         self.counters.claim_duration.observe(elapsed.as_secs_f64());
         match result {
             Ok(claimed) => self.take_in(claim, claimed, now),
-            Err(failure) => {
-                self.on_claim_failure();
-                self.on_storage_failure("claim", failure, now);
-            }
+            Err(failure) => self.on_claim_failure("claim", failure, now),
         }
     }
 
     pub(super) fn on_settled(&mut self, group: Group, result: Result<Vec<String>, Failure>, elapsed: Duration, now: Instant) {
         self.counters.settle_duration.observe(elapsed.as_secs_f64());
-        self.store.settling = false;
+        self.store.settling = None;
         match result {
             Ok(lost) => {
                 self.note_settled(&group, &lost, now);
                 self.poller.now(now);
             }
-            Err(failure) => self.on_settle_failure(group, "settle", failure, now),
+            Err(failure) => self.on_settle_failure(group, failure, now),
         }
     }
 
-    /// A claim that failed may have leased rows all the same, if only its answer was lost. They must not be taken for rows of later
-    /// claims, and the next claim is smaller, in case it was its size.
-    fn on_claim_failure(&mut self) {
-        self.store.claim_failed = true;
-        self.store.smaller = (self.store.smaller + 1).min(u32::BITS - 1);
-        self.store.epoch += 1;
-    }
-
-    /// Verdicts are kept and written again. Where the storage refuses them rather than being out of reach, they are taken apart, so
-    /// that one which can never be written does not hold up the others; alone, it is given up: its row comes up again when
-    /// its lease ends.
-    fn on_settle_failure(&mut self, mut group: Group, call: &str, failure: Failure, now: Instant) {
-        use FailureCode::{Network, Throttled, Timeout, Unavailable};
-        group.answer_lost = true;
-        let passing = matches!(failure.code, Network | Throttled | Timeout | Unavailable);
-        if passing || call != "settle" {
-            self.store.unsettled = Some(group);
-        } else {
-            self.store.clear_settling();
-            match group.split() {
-                Ok(parts) => self.settler.put_back(parts),
-                Err(refused) => {
-                    let first = refused.settlements.first().and_then(|settlement| settlement.ids.text(0)).unwrap_or_default();
-                    let verdict = refused.settlements.first().map(|settlement| &settlement.verdict);
-                    let (relay, messages) = (&self.parts.config.name, refused.messages);
-                    error!(relay, messages, first, ?verdict, %failure, "the storage refuses a verdict: given up until the lease ends");
-                }
-            }
-        }
-        self.on_storage_failure(call, failure, now);
-    }
-
-    pub(super) fn on_turned(&mut self, group: Group, claim: Claim, result: Result<Turn, Failure>, elapsed: Duration, now: Instant) {
+    pub(super) fn on_turned(&mut self, mut group: Group, claim: Claim, result: Result<Turn, Failure>, elapsed: Duration, now: Instant) {
         self.counters.settle_duration.observe(elapsed.as_secs_f64());
-        self.store.settling = false;
-        self.store.claiming = false;
+        self.store.settling = None;
+        self.store.claiming = None;
         match result {
             Ok(turn) => {
                 self.note_settled(&group, &turn.lost, now);
                 self.take_in(claim, turn.claimed, now);
             }
             Err(failure) => {
-                self.on_claim_failure();
-                self.on_settle_failure(group, "settle-and-claim", failure, now);
+                // Which half it was shows when the verdicts go alone, at once.
+                group.was_tried = true;
+                group.not_before = now;
+                self.settler.put_front(group);
+                self.on_claim_failure("settle-and-claim", failure, now);
             }
         }
     }
 
+    /// A claim that failed may have leased rows all the same, if only its answer was lost. They must not be taken for rows of later
+    /// claims, and the next claim is smaller, in case it was its size.
+    fn on_claim_failure(&mut self, call: &str, failure: Failure, now: Instant) {
+        self.store.claim_failed = true;
+        self.store.smaller = (self.store.smaller + 1).min(u32::BITS - 1);
+        self.store.epoch += 1;
+        self.on_storage_failure(Kind::Claim, call, failure);
+        self.store.faults.back_off(Kind::Claim, now);
+    }
+
+    /// Verdicts are kept, and their leases renewed, until they are written. Where the storage is out of reach they stay together, and
+    /// all others behind them. Where it refuses them, or has waited in vain (for a row that another transaction has locked), they are
+    /// taken apart and others go first: what cannot be written holds up only itself.
+    fn on_settle_failure(&mut self, mut group: Group, failure: Failure, now: Instant) {
+        // They may have been written all the same, and rows of them be claimed again: under another name, so that writing them again
+        // does not hit the new lease.
+        if self.store.epoch == group.epoch {
+            self.store.epoch += 1;
+        }
+        group.failures = group.failures.saturating_add(1);
+        group.was_tried = true;
+        if is_out_of_reach(&failure.code) {
+            group.not_before = now;
+            self.settler.put_front(group);
+            self.on_storage_failure(Kind::Settle, "settle", failure);
+            self.store.faults.back_off(Kind::Settle, now);
+            return;
+        }
+        let blocked = failure.code == FailureCode::Timeout;
+        match group.halves() {
+            Ok(halves) => {
+                self.counters.storage_failures.inc();
+                debug!(relay = self.parts.config.name, messages = halves[0].messages + halves[1].messages, %failure, "verdicts are taken apart");
+                for mut half in halves {
+                    (half.failures, half.blocked) = (1, blocked);
+                    half.not_before = if blocked { now } else { now + faults::wait(1) };
+                    self.settler.put_back(half);
+                }
+            }
+            // Its row may come up again, and must not be kept twice.
+            Err(single) if single.lease_until <= now && !blocked => {
+                self.counters.storage_failures.inc();
+                let (first, verdict) = single.settlements.first().map(|one| (one.ids.text(0), &one.verdict)).unzip();
+                let relay = &self.parts.config.name;
+                error!(relay, first = first.flatten(), ?verdict, %failure, "the storage refuses a verdict: given up, for its lease is over");
+                self.review_verdicts();
+            }
+            Err(mut single) => {
+                single.blocked = blocked;
+                single.not_before = now + faults::wait(single.failures);
+                self.settler.put_back(*single);
+                self.on_storage_failure(Kind::Settle, "settle", failure);
+            }
+        }
+        // A try may have taken much of the leases.
+        self.renew(now);
+    }
+
     fn take_in(&mut self, claim: Claim, claimed: Claimed, now: Instant) {
-        self.on_storage_success();
+        self.on_storage_success(Kind::Claim);
         self.store.claim_failed = false;
         self.store.smaller = 0;
         let Claimed { batch, refused, unfinished } = claimed;
@@ -364,11 +408,34 @@ impl Pipeline {
     }
 
     fn note_settled(&mut self, group: &Group, lost: &[String], now: Instant) {
-        self.on_storage_success();
-        self.store.clear_settling();
+        self.store.faults.answered(Kind::Settle);
+        self.count(group, lost, now);
+        self.review_verdicts();
+    }
+
+    /// Verdicts that are not to be written any more, because their rows are no longer held under the lease that they were given under.
+    pub(super) fn note_gone(&mut self, group: &Group, now: Instant) {
+        self.count_gone(group, now);
+        self.review_verdicts();
+    }
+
+    fn count_gone(&mut self, group: &Group, now: Instant) {
+        let lost: Vec<String> = group.ids().map(|id| String::from_utf8_lossy(id).into_owned()).collect();
+        self.count(group, &lost, now);
+    }
+
+    /// Verdicts fail as long as there is one that could not be written, whatever becomes of others.
+    fn review_verdicts(&mut self) {
+        let settling = self.store.settling.is_some_and(|settling| settling.was_tried);
+        if !settling && !self.settler.groups().any(|group| group.failures > 0) {
+            self.on_storage_success(Kind::Settle);
+        }
+    }
+
+    fn count(&mut self, group: &Group, lost: &[String], now: Instant) {
         // The answer to an earlier try was lost: what is "no longer held" now may be what that try has written.
-        let lost = if group.answer_lost && !lost.is_empty() {
-            info!(relay = self.parts.config.name, messages = lost.len(), "verdicts written again: some had been written before");
+        let lost = if group.was_tried && !lost.is_empty() {
+            info!(relay = self.parts.config.name, messages = lost.len(), "an earlier try had written verdicts, and its answer was lost");
             &[]
         } else {
             lost
@@ -431,83 +498,35 @@ impl Pipeline {
         }
     }
 
-    fn on_storage_success(&mut self) {
-        self.store.failures = 0;
-        if self.parts.health.set_storage_error(None) {
+    pub(super) fn on_storage_success(&mut self, kind: Kind) {
+        self.store.faults.answered(kind);
+        if !self.store.faults.clear(kind) {
+            return;
+        }
+        let left = self.store.faults.first().map(Failure::to_string);
+        let healthy = left.is_none();
+        if self.parts.health.set_storage_error(left) && healthy {
             info!(relay = self.parts.config.name, storage = self.parts.config.storage, "the storage answers again");
         }
     }
 
-    fn on_storage_failure(&mut self, call: &str, failure: Failure, now: Instant) {
+    pub(super) fn on_storage_failure(&mut self, kind: Kind, call: &str, failure: Failure) {
         self.counters.storage_failures.inc();
-        let wait = FIRST_RETRY.saturating_mul(1 << self.store.failures.min(10)).min(LAST_RETRY);
-        self.store.failures = self.store.failures.saturating_add(1);
-        self.store.not_before = now + wait;
         let (relay, storage) = (&self.parts.config.name, &self.parts.config.storage);
-        // Each text once, then quietly: readiness and the metrics go on telling. At most one every few seconds, as calls are.
-        if self.parts.health.set_storage_error(Some(failure.to_string())) {
-            warn!(relay, storage, call, %failure, "the storage fails: trying again until it answers");
+        let text = failure.to_string();
+        // Each text once, then quietly: readiness and the metrics go on telling.
+        if self.store.faults.failed(kind, failure) {
+            warn!(relay, storage, call, failure = text, "the storage fails: trying again until it answers");
         } else {
-            debug!(relay, storage, call, %failure, "the storage still fails");
+            debug!(relay, storage, call, failure = text, "the storage still fails");
         }
-        self.store.last_failure = Some(failure);
+        self.parts.health.set_storage_error(self.store.faults.first().map(Failure::to_string));
     }
+}
 
-    /// Renews the leases that have less than two thirds left.
-    pub(super) fn renew(&mut self, now: Instant) {
-        if self.store.extending > 0 || now < self.store.not_before {
-            return;
-        }
-        let before = self.leases.renew_before(now);
-        let mut by_epoch: BTreeMap<u32, (Vec<EntryId>, Column)> = BTreeMap::new();
-        for (id, entry) in self.dispatcher.entries().filter(|(_, entry)| entry.lease_until < before) {
-            let (entries, ids) = by_epoch.entry(entry.epoch).or_default();
-            entries.push(id);
-            ids.push(Some(entry.message().id().as_bytes()));
-        }
-        for (epoch, (entries, ids)) in by_epoch {
-            self.store.extending += 1;
-            let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
-            let (worker, lease) = (leases::worker(&self.parts.worker, epoch), self.leases.length());
-            self.tasks.spawn(async move {
-                let result = guarded(storage.extend(&worker, &ids, lease)).await;
-                let _ = events.send(Event::Extended { entries, ids, lease_until: now + lease, result });
-            });
-        }
-    }
-
-    pub(super) fn on_extended(
-        &mut self,
-        entries: &[EntryId],
-        ids: &Column,
-        lease_until: Instant,
-        result: Result<Vec<String>, Failure>,
-        now: Instant,
-    ) {
-        self.store.extending -= 1;
-        let lost = match result {
-            Ok(lost) => lost,
-            Err(failure) => return self.on_storage_failure("extend", failure, now),
-        };
-        let lost: HashSet<&[u8]> = lost.iter().map(String::as_bytes).collect();
-        for (index, entry) in entries.iter().enumerate() {
-            let id = ids.get(index).unwrap_or_default();
-            // The number of an entry may be used by another message by now.
-            if self.dispatcher.entry(*entry).is_none_or(|entry| entry.message().id().as_bytes() != id) {
-                continue;
-            }
-            if lost.contains(id) {
-                self.dispatcher.renew(*entry, now);
-            } else {
-                self.counters.renewals.inc();
-                self.dispatcher.renew(*entry, lease_until);
-            }
-        }
-        if !lost.is_empty() {
-            self.expire(now);
-        }
-        self.announce_leases();
-    }
+/// Whether a failure says that the storage cannot be reached at present, rather than that something about the call is wrong or in its way.
+fn is_out_of_reach(code: &FailureCode) -> bool {
+    matches!(code, FailureCode::Network | FailureCode::Throttled | FailureCode::Unavailable) || *code == FailureCode::not_started()
 }
 
 /// Free words of adapters must not make a metric for each.

@@ -295,7 +295,8 @@ pub enum Heard {
     Connected,
     /// One came, or several.
     Notification,
-    /// They do not come through: something between host and server (a pooler in transaction mode) swallows them.
+    /// They did not come through in time: something between host and server (a pooler in transaction mode) swallows them, or the server is
+    /// slow. There is no connection; the next call opens another one and looks again.
     Never,
 }
 
@@ -307,5 +308,11 @@ impl Listener {
     /// `unavailable`, `read-only` or `timeout`: there is no connection. The next call opens another one.
     pub async fn heard(&mut self) -> Result<Heard, SqlError> {
         self.listener.heard().await
+    }
+
+    /// Whether a pooler is known to stand between host and server.
+    #[must_use]
+    pub fn behind_pooler(&self) -> bool {
+        self.listener.behind_pooler()
     }
 }

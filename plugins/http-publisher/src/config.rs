@@ -429,7 +429,7 @@ mod tests {
             assert!(settings.is_ok(), "{config}: {settings:?}");
             examples += 1;
         }
-        assert_eq!(examples, 5);
+        assert_eq!(examples, 6);
         let unknown = with(r#","nonsense":1"#).unwrap_err().detail;
         let (_, keys) = unknown.split_once("expected one of").unwrap();
         let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();

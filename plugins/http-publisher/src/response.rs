@@ -73,7 +73,8 @@ pub fn outcome(settings: &Settings, answer: &Answer, now: SystemTime) -> Outcome
     Outcome::Reject(Failure::of(code, describe(settings, answer)))
 }
 
-/// What the lack of an answer means. What only the operator can put right is tried again: a missing grant must not end messages.
+/// What the lack of an answer means. What only the operator can put right is tried again: a missing grant must not
+/// end messages at once.
 #[must_use]
 pub fn fault_outcome(settings: &Settings, fault: Fault) -> Outcome {
     let authority = &settings.endpoint.authority;

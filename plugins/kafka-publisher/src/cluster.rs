@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::connection::{Client, Connection, ConnectionError, Spoken};
 use crate::errors;
+use crate::limits::Limits;
 use crate::metadata::Metadata;
 use crate::transport::Connector;
 use kafka_protocol::messages::{InitProducerIdRequest, MetadataRequest, TopicName, metadata_request::MetadataRequestTopic};
@@ -15,12 +16,28 @@ use std::time::{Duration, Instant};
 /// Longest attempt to connect and log in. A machine that is gone does not even refuse, and meanwhile all others wait.
 const MAX_CONNECT: Duration = Duration::from_secs(3);
 
+/// After an attempt to connect that cost time, none is made for so many times as long, within [`MAX_REST`]: a broker that is gone
+/// must not take up call after call of those that are not, and one that refuses at once may be back in a moment.
+const REST_FACTOR: u32 = 10;
+/// Longest rest after such an attempt. Brokers need about as long to start.
+const MAX_REST: Duration = Duration::from_secs(5);
+
+/// Why no attempt is made to connect, and until when.
+struct Rest {
+    until: Instant,
+    code: FailureCode,
+    text: String,
+}
+
 /// See the module.
 pub struct Cluster<C: Connector> {
     connector: C,
     bootstrap: Vec<Address>,
     /// What is known.
     pub metadata: Metadata,
+    /// What topics take.
+    pub limits: Limits,
+    resting: HashMap<Address, Rest>,
     connections: HashMap<Address, Connection<C::Transport>>,
 }
 
@@ -38,7 +55,14 @@ impl<C: Connector> Cluster<C> {
     pub fn new(connector: C, mut bootstrap: Vec<Address>, turn: usize) -> Self {
         let turn = turn.checked_rem(bootstrap.len()).unwrap_or(0);
         bootstrap.rotate_left(turn);
-        Self { connector, bootstrap, metadata: Metadata::default(), connections: HashMap::new() }
+        Self {
+            connector,
+            bootstrap,
+            metadata: Metadata::default(),
+            limits: Limits::default(),
+            resting: HashMap::new(),
+            connections: HashMap::new(),
+        }
     }
 
     /// Closes connections that should not be used for another call.
@@ -75,16 +99,38 @@ impl<C: Connector> Cluster<C> {
     ) -> Result<&mut Connection<C::Transport>, ConnectionError> {
         if !self.connections.contains_key(address) {
             let now = Instant::now();
-            let patience = MAX_CONNECT.min(deadline.saturating_duration_since(now) / 2);
-            let deadline = now.checked_add(patience).unwrap_or(deadline);
-            let transport = self.connector.connect(&address.host, address.port, deadline).map_err(|error| match error.kind() {
-                ErrorKind::PermissionDenied => ConnectionError::Denied,
-                _ => ConnectionError::Connect(error),
-            })?;
-            let connection = Connection::open(transport, client, deadline)?;
+            if let Some(rest) = self.resting.get(address).filter(|rest| now < rest.until) {
+                return Err(ConnectionError::Resting { code: rest.code.clone(), text: rest.text.clone() });
+            }
+            let connection = self.connect(address, client, deadline).inspect_err(|error| self.rest(address, now, error))?;
+            self.resting.remove(address);
             self.connections.insert(address.clone(), connection);
         }
         self.connections.get_mut(address).ok_or(ConnectionError::Closed)
+    }
+
+    fn connect(&self, address: &Address, client: &Client, deadline: Instant) -> Result<Connection<C::Transport>, ConnectionError> {
+        let now = Instant::now();
+        let patience = MAX_CONNECT.min(deadline.saturating_duration_since(now) / 2);
+        let deadline = now.checked_add(patience).unwrap_or(deadline);
+        let transport = self.connector.connect(&address.host, address.port, deadline).map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => ConnectionError::Denied,
+            _ => ConnectionError::Connect(error),
+        })?;
+        Connection::open(transport, client, deadline)
+    }
+
+    /// Leaves a broker alone that has kept us waiting since `began` for nothing.
+    fn rest(&mut self, address: &Address, began: Instant, error: &ConnectionError) {
+        if !matches!(error, ConnectionError::Connect(_) | ConnectionError::Timeout(_)) {
+            return;
+        }
+        let now = Instant::now();
+        self.resting.retain(|_, rest| now < rest.until);
+        let pause = MAX_REST.min(now.duration_since(began).saturating_mul(REST_FACTOR));
+        if let Some(until) = now.checked_add(pause) {
+            self.resting.insert(address.clone(), Rest { until, code: error.code(), text: error.to_string() });
+        }
     }
 
     /// Asks any broker: those with a connection first, then those that are known, then those that are configured.

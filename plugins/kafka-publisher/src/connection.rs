@@ -58,6 +58,14 @@ pub enum ConnectionError {
     /// Never connected.
     #[error("no connection: {0}")]
     Connect(io::Error),
+    /// Not tried: the attempt before was in vain, and not long ago.
+    #[error("{text} (and it was too early to try again)")]
+    Resting {
+        /// What that attempt came to.
+        code: FailureCode,
+        /// The same, in words.
+        text: String,
+    },
     /// Broke off.
     #[error("the connection was lost: {0}")]
     Lost(io::Error),
@@ -110,8 +118,15 @@ impl ConnectionError {
     /// What it means for the messages that wait for this broker.
     #[must_use]
     pub fn failure(&self, broker: &str) -> Failure {
-        let code = match self {
+        Failure::of(self.code(), format!("{broker}: {self}"))
+    }
+
+    /// Whose fault it is.
+    #[must_use]
+    pub fn code(&self) -> FailureCode {
+        match self {
             Self::Denied => FailureCode::InvalidConfiguration,
+            Self::Resting { code, .. } => code.clone(),
             Self::Connect(error) if error.kind() == ErrorKind::TimedOut => FailureCode::Timeout,
             Self::Connect(_) | Self::Lost(_) | Self::Closed | Self::ClosedAtOnce => FailureCode::Network,
             Self::Timeout(_) => FailureCode::Timeout,
@@ -119,8 +134,7 @@ impl ConnectionError {
             Self::Refused(_, reason) => reason.code.clone(),
             Self::Mechanism { .. } => FailureCode::InvalidConfiguration,
             Self::Login { .. } | Self::Sasl(_) | Self::Randomness(_) | Self::Secret(_) => FailureCode::Unauthorized,
-        };
-        Failure::of(code, format!("{broker}: {self}"))
+        }
     }
 }
 

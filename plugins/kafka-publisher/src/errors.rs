@@ -91,7 +91,7 @@ const TABLE: &[Entry] = &[
     entry(32, "INVALID_TIMESTAMP", BlameRecords, Unwritten, Kind::Message, "the message's creation time is further from now than the topic allows (`message.timestamp.before.max.ms`, `message.timestamp.after.max.ms`)"),
     entry(33, "UNSUPPORTED_SASL_MECHANISM", Later, Unwritten, Kind::Configuration, "the broker does not offer this mechanism (`sasl.mechanism`)"),
     entry(34, "ILLEGAL_SASL_STATE", Later, Unwritten, Kind::Configuration, "the listener expects a login (`sasl`), or does not expect one"),
-    entry(35, "UNSUPPORTED_VERSION", Later, Unwritten, Kind::Configuration, "the broker is too old for this request; Kafka 0.11 is the oldest, 2.1 for `compression = \"zstd\"`"),
+    entry(35, "UNSUPPORTED_VERSION", Later, Unwritten, Kind::Configuration, "the broker is too old for this request: it takes Kafka 0.11, 1.0 for `sasl`, 2.1 for `compression = \"zstd\"`"),
     entry(37, "INVALID_PARTITIONS", Later, Unwritten, Kind::Unavailable, "the broker could not create the topic: its default number of partitions is not valid"),
     entry(38, "INVALID_REPLICATION_FACTOR", Later, Unwritten, Kind::Unavailable, "the broker could not create the topic: it has fewer brokers than `default.replication.factor`"),
     entry(41, "NOT_CONTROLLER", FindLeader, Unwritten, Kind::Unavailable, "the controller has changed"),

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// While several brokers owe an answer, each is listened to for so long in turn: the sandbox's sockets cannot be waited for together.
 const SLICE: Duration = Duration::from_millis(2);
 
+/// What came before a deadline was noticed to be over is heard, however late that is: somebody else may have kept us busy.
+const LAST_LOOK: Duration = Duration::from_millis(1);
+
 /// `acks=all`: every replica in sync has it.
 const ACKS_ALL: i16 = -1;
 
@@ -38,6 +41,8 @@ pub struct Order {
 pub enum Answer {
     /// The broker's word.
     Answered(Box<PartitionProduceResponse>),
+    /// It was not sent: the time that was left would not have sufficed for an answer.
+    Unsent,
     /// There was none.
     Lost {
         /// Who should have answered.
@@ -90,40 +95,59 @@ impl Line {
 /// See the module.
 pub struct Exchange {
     lines: Vec<Line>,
+    /// Nothing came last time.
+    quiet: bool,
 }
 
 impl Exchange {
-    /// Nothing is sent yet. Brokers with a connection come first, so that none of them waits while another is connected to.
-    pub fn new<C: Connector>(mut orders: Vec<Order>, cluster: &Cluster<C>) -> Self {
-        orders.sort_by_key(|order| !cluster.is_connected(&order.address));
-        Self { lines: orders.into_iter().map(|order| Line { order, sent: VecDeque::new() }).collect() }
+    /// Nothing is sent yet.
+    #[must_use]
+    pub fn new(orders: Vec<Order>) -> Self {
+        Self { lines: orders.into_iter().map(|order| Line { order, sent: VecDeque::new() }).collect(), quiet: false }
+    }
+
+    /// Whether the next step may take long: nothing has come for a while, or there is somebody to connect or to send to.
+    #[must_use]
+    pub fn may_block(&self) -> bool {
+        self.quiet || self.lines.iter().any(|line| !line.order.requests.is_empty())
     }
 
     /// Goes on: the answers that have come (there may be none for a while); none: all is over.
+    ///
+    /// Connecting may take seconds, for nothing. So it comes when there is nobody left to listen to, and one at a time.
     pub fn advance<C: Connector>(&mut self, context: &mut Context<'_, '_, C>) -> Option<Vec<(usize, Answer)>> {
         let mut answers = Vec::new();
-        for line in &mut self.lines {
-            if let Err(error) = send(line, context) {
+        let (mut open, unopened): (Vec<_>, Vec<_>) =
+            self.lines.iter_mut().partition(|line| context.cluster.is_connected(&line.order.address));
+        if open.is_empty() {
+            open.extend(unopened.into_iter().take(1));
+        }
+        for line in &mut open {
+            if let Err(error) = send(line, context, &mut answers) {
                 context.cluster.close(&line.order.address);
                 line.fail(&error, &mut answers);
             }
         }
-        self.lines.retain(|line| !line.is_over());
-        if self.lines.is_empty() {
-            return (!answers.is_empty()).then_some(answers);
-        }
-        let alone = self.lines.len() == 1;
-        for line in &mut self.lines {
+        // Whoever has been quiet may be so for longer: what was answered before is told first.
+        let alone = self.quiet && open.len() == 1;
+        for line in &mut open {
             if let Err(error) = receive(line, alone, context, &mut answers) {
                 context.cluster.close(&line.order.address);
                 line.fail(&error, &mut answers);
             }
         }
-        Some(answers)
+        self.lines.retain(|line| !line.is_over());
+        self.quiet = answers.is_empty();
+        (!self.lines.is_empty() || !answers.is_empty()).then_some(answers)
     }
 }
 
-fn send<C: Connector>(line: &mut Line, context: &mut Context<'_, '_, C>) -> Result<(), ConnectionError> {
+fn send<C: Connector>(
+    line: &mut Line,
+    context: &mut Context<'_, '_, C>,
+    answers: &mut Vec<(usize, Answer)>,
+) -> Result<(), ConnectionError> {
+    hold_back_late(line, context, answers);
     while line.sent.len() < context.settings.in_flight && !line.order.requests.is_empty() {
         let connection = context.cluster.connection(&line.order.address, context.client, context.times.end)?;
         connection.version_of::<ProduceRequest>()?;
@@ -137,6 +161,23 @@ fn send<C: Connector>(line: &mut Line, context: &mut Context<'_, '_, C>) -> Resu
     Ok(())
 }
 
+/// Takes out what would be sent for the first time when it is too late for that.
+fn hold_back_late<C: Connector>(line: &mut Line, context: &Context<'_, '_, C>, answers: &mut Vec<(usize, Answer)>) {
+    if Instant::now() < context.times.last_start {
+        return;
+    }
+    for request in &mut line.order.requests {
+        request.retain(|number| {
+            let known = context.batches.get(*number).is_some_and(|batch| batch.fate == Fate::Unknown);
+            if !known {
+                answers.push((*number, Answer::Unsent));
+            }
+            known
+        });
+    }
+    line.order.requests.retain(|request| !request.is_empty());
+}
+
 fn receive<C: Connector>(
     line: &mut Line,
     alone: bool,
@@ -147,6 +188,7 @@ fn receive<C: Connector>(
     let connection = context.cluster.open_connection(&line.order.address).ok_or(ConnectionError::Closed)?;
     let now = Instant::now();
     let listen = if alone { until } else { now.checked_add(SLICE).map_or(until, |slice| slice.min(until)) };
+    let listen = now.checked_add(LAST_LOOK).map_or(listen, |look| look.max(listen));
     match connection.poll::<ProduceRequest>(listen)? {
         Some(response) => {
             if let Some((batches, _)) = line.sent.pop_front() {

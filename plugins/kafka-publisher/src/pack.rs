@@ -9,6 +9,7 @@ use crate::cluster::Identity;
 use crate::config::Settings;
 use crate::errors::{Fate, reason};
 use crate::ledger::Ledger;
+use crate::limits::Limits;
 use crate::metadata::Metadata;
 use crate::partition::{self, PartitionError};
 use crate::record::{Builder, HEADER_BYTES, Header, Record};
@@ -56,6 +57,10 @@ pub struct RecordBatch {
     pub fate: Fate,
     /// Why it is not known to be written.
     pub failure: Option<Failure>,
+    /// It was among those that were to be sent.
+    pub addressed: bool,
+    /// Trying it again within this call would not help.
+    pub hopeless: bool,
     /// Nothing more is to be done with it.
     pub done: bool,
 }
@@ -80,7 +85,8 @@ pub struct Targets<'a> {
 
 impl<'a> Targets<'a> {
     /// Finds the topic of each message; those without a valid one are passed to `reject`.
-    pub fn new(settings: &Settings, batch: &'a Batch, turn: usize, mut reject: impl FnMut(usize, Outcome)) -> Self {
+    pub fn new(settings: &Settings, batch: &'a Batch, turn: usize, limits: &Limits, mut reject: impl FnMut(usize, Outcome)) -> Self {
+        let now = Instant::now();
         let plain = settings.topic.is_topic();
         let mut indexes: HashMap<Cow<'a, str>, usize> = HashMap::new();
         let mut targets: Vec<Target<'a>> = Vec::new();
@@ -93,7 +99,8 @@ impl<'a> Targets<'a> {
                     topic::check(&name).map_err(|error| error.to_string())?;
                     let index = targets.len();
                     indexes.insert(name.clone(), index);
-                    targets.push(Target { name, max_batch_bytes: settings.max_request_bytes, failure: None, missing: false, turn });
+                    let max_batch_bytes = limits.of(&name, now).unwrap_or(usize::MAX).min(settings.max_request_bytes);
+                    targets.push(Target { name, max_batch_bytes, failure: None, missing: false, turn });
                     Ok(index)
                 }
             });
@@ -271,6 +278,8 @@ impl<'a> Packer<'_, 'a> {
             stamp: None,
             fate: Fate::Unwritten,
             failure: None,
+            addressed: false,
+            hopeless: false,
             done: false,
         };
         Ok((open.number, batch))

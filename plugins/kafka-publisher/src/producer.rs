@@ -104,9 +104,10 @@ impl Sequences {
         }
     }
 
-    /// Gives a batch the next sequence of its partition, and says under which producer id; none if there is none.
+    /// Gives a batch the next sequence of its partition, and says under which producer id; none if there is none. The bytes are
+    /// taken and put back, because those that nobody else holds can be written to where they are.
     #[must_use]
-    pub fn stamp(&mut self, topic: &str, partition: u32, records: usize, bytes: &Bytes) -> Option<(Bytes, Identity)> {
+    pub fn stamp(&mut self, topic: &str, partition: u32, records: usize, bytes: &mut Bytes) -> Option<Identity> {
         let identity = self.identity?;
         if !self.next.contains_key(topic) {
             self.next.insert(topic.to_owned(), HashMap::new());
@@ -115,7 +116,8 @@ impl Sequences {
         let stamp = Stamp { producer_id: identity.id, producer_epoch: identity.epoch, sequence: *next };
         // After the largest number comes 0, as in Kafka's `DefaultRecordBatch.incrementSequence`.
         *next = next.wrapping_add(i32::try_from(records).ok()?) & i32::MAX;
-        Some((record::stamp(bytes.clone(), stamp), identity))
+        *bytes = record::stamp(std::mem::take(bytes), stamp);
+        Some(identity)
     }
 }
 
@@ -187,7 +189,7 @@ mod tests {
             let mut sequences = Sequences::default();
             let mut next_id = 0;
             let mut given: HashMap<(i64, u32), i32> = HashMap::new();
-            let bytes = Bytes::from(vec![0; 61]);
+            let mut bytes = Bytes::from(vec![0; 61]);
             for (step, partition, records) in steps {
                 if step == 0 {
                     sequences.abandon(Identity { id: next_id, epoch: 0 });
@@ -195,11 +197,13 @@ mod tests {
                 // One that is given up already says nothing about its successor.
                 sequences.abandon(Identity { id: next_id - 1, epoch: 0 });
                 if sequences.needs_identity() {
-                    prop_assert!(sequences.stamp("t", partition, records, &bytes).is_none());
+                    prop_assert!(sequences.stamp("t", partition, records, &mut bytes).is_none());
+                    prop_assert_eq!(bytes.len(), 61);
                     next_id += 1;
                     sequences.begin(Identity { id: next_id, epoch: 0 });
                 }
-                let (id, sequence) = stamp_of(&sequences.stamp("t", partition, records, &bytes).unwrap().0);
+                prop_assert_eq!(sequences.stamp("t", partition, records, &mut bytes), Some(Identity { id: next_id, epoch: 0 }));
+                let (id, sequence) = stamp_of(&bytes);
                 let expected = given.entry((id, partition)).or_insert(0);
                 prop_assert_eq!(sequence, *expected);
                 *expected += i32::try_from(records).unwrap();
@@ -212,8 +216,25 @@ mod tests {
         let mut sequences = Sequences::default();
         sequences.begin(Identity { id: 1, epoch: 0 });
         sequences.next.insert("t".into(), HashMap::from([(0, i32::MAX - 1)]));
-        let bytes = Bytes::from(vec![0; 61]);
-        let next: Vec<i32> = (0..3).map(|_| stamp_of(&sequences.stamp("t", 0, 1, &bytes).unwrap().0).1).collect();
-        assert_eq!(next, [i32::MAX - 1, i32::MAX, 0]);
+        let mut bytes = Bytes::from(vec![0; 61]);
+        let mut next = || {
+            sequences.stamp("t", 0, 1, &mut bytes).unwrap();
+            stamp_of(&bytes).1
+        };
+        assert_eq!([next(), next(), next()], [i32::MAX - 1, i32::MAX, 0]);
+    }
+
+    #[test]
+    fn a_batch_is_stamped_where_it_is() {
+        let mut sequences = Sequences::default();
+        sequences.begin(Identity { id: 1, epoch: 0 });
+        let mut builder = record::Builder::default();
+        builder.push(&record::Record { timestamp: 1, key: None, value: Some(&[b'x'; 1000]), headers: &[] });
+        let mut bytes = builder.finish(crate::compression::Compression::None).unwrap();
+        let place = bytes.as_ptr();
+        for _ in 0..2 {
+            sequences.stamp("t", 0, 1, &mut bytes).unwrap();
+            assert_eq!(bytes.as_ptr(), place, "it was copied");
+        }
     }
 }

@@ -20,6 +20,10 @@ const UNKNOWN_TOPIC: i16 = 3;
 /// `LEADER_NOT_AVAILABLE`.
 const NO_LEADER: i16 = 5;
 
+/// Batches of one producer that a broker remembers in each partition, by which it knows a repetition
+/// (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
+const REMEMBERED: usize = 5;
+
 /// Pause before something is tried again, from and to; doubled each time nothing came of it.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
@@ -40,6 +44,8 @@ pub struct Call<'c, 'a, C: Connector> {
     trouble: Option<Failure>,
     /// And asking again at once would not help.
     hopeless: bool,
+    /// Brokers that it is of no use to ask again, and why: each refused login counts against the account.
+    refused: BTreeMap<i32, Failure>,
     /// A batch was taken apart in this round, so that the next one sends something else.
     taken_apart: bool,
 }
@@ -58,7 +64,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         turn: usize,
     ) -> Self {
         let mut ledger = Ledger::new(batch);
-        let targets = Targets::new(settings, batch, turn, |index, outcome| ledger.settle(index, outcome));
+        let targets = Targets::new(settings, batch, turn, &cluster.limits, |index, outcome| ledger.settle(index, outcome));
         Self {
             settings,
             cluster,
@@ -72,6 +78,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             batches: Vec::new(),
             trouble: None,
             hopeless: false,
+            refused: BTreeMap::new(),
             taken_apart: false,
         }
     }
@@ -106,16 +113,13 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     fn hand_back(&mut self) {
         let now = Instant::now();
         let out_of_patience = now >= self.times.patience || self.hopeless;
-        if out_of_patience {
-            for number in 0..self.batches.len() {
-                let failure =
-                    self.batches.get(number).filter(|batch| batch.fate == Fate::Unwritten).and_then(|batch| batch.failure.clone());
-                if let Some(failure) = failure {
-                    self.give_up(number, &Outcome::Retry(failure));
-                }
+        for number in 0..self.batches.len() {
+            let unwritten = self.batches.get(number).filter(|batch| batch.fate == Fate::Unwritten && (out_of_patience || batch.hopeless));
+            if let Some(failure) = unwritten.and_then(|batch| batch.failure.clone()) {
+                self.give_up(number, &Outcome::Retry(failure));
             }
-            self.batches.retain(|batch| !batch.done);
         }
+        self.batches.retain(|batch| !batch.done);
         let unacknowledged = self.unacknowledged();
         for index in (0..self.batch.len()).filter(|index| !unacknowledged.contains(index)) {
             if !self.ledger.is_open(index) || self.ledger.is_behind_an_open_one(index) {
@@ -141,8 +145,13 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
     /// The time is up, or nothing is left.
     fn end(mut self) -> Vec<Outcome> {
         for number in 0..self.batches.len() {
-            let failure = self.batches.get(number).and_then(|batch| batch.failure.clone()).unwrap_or_else(|| {
-                Failure::of(FailureCode::Timeout, "the call's deadline passed before the broker answered; it may have written the message")
+            let Some(batch) = self.batches.get(number) else { continue };
+            let failure = batch.failure.clone().unwrap_or_else(|| match batch.fate {
+                Fate::Unwritten => unsent(),
+                Fate::Unknown => Failure::of(
+                    FailureCode::Timeout,
+                    "the call's deadline passed before the broker answered; it may have written the message",
+                ),
             });
             self.give_up(number, &Outcome::Retry(failure));
         }
@@ -185,12 +194,16 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 batch.failure.get_or_insert_with(|| failure.clone());
             }
             // Asking again at once would not help, and refused logins count against the account.
-            self.hopeless = matches!(failure.code, FailureCode::Unauthorized | FailureCode::InvalidConfiguration);
+            self.hopeless = is_hopeless(&failure);
             self.trouble = Some(failure);
             return;
         }
-        let mut exchange = Exchange::new(self.address(), self.cluster);
+        let mut exchange = Exchange::new(self.address());
         loop {
+            // Nobody who has an answer waits for those who have none.
+            if exchange.may_block() {
+                self.ledger.tell(|index, outcome| self.surroundings.report(index, outcome));
+            }
             let mut context = Context {
                 cluster: &mut *self.cluster,
                 client: &self.client,
@@ -200,13 +213,8 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 batches: &self.batches,
             };
             let Some(answers) = exchange.advance(&mut context) else { break };
-            let waiting = answers.is_empty();
             for (number, answer) in answers {
                 self.resolve(number, answer);
-            }
-            // A slow broker holds up nobody else.
-            if waiting {
-                self.ledger.tell(|index, outcome| self.surroundings.report(index, outcome));
             }
         }
     }
@@ -292,22 +300,32 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         self.batches.extend(formed);
         for batch in self.batches.iter_mut().filter(|batch| batch.stamp.is_none()) {
             let Some(target) = self.targets.get(batch.target) else { continue };
-            if let Some((bytes, identity)) = self.sequences.stamp(&target.name, batch.partition, batch.messages.len(), &batch.bytes) {
-                batch.bytes = bytes;
-                batch.stamp = Some(identity);
-            }
+            batch.stamp = self.sequences.stamp(&target.name, batch.partition, batch.messages.len(), &mut batch.bytes);
         }
         Ok(())
     }
 
     /// Groups the batches by the leader of their partition, older ones before newer ones.
+    ///
+    /// Of each partition no more batches go out than the broker remembers, and none for the first time while it is not known whether
+    /// an earlier one was written: its repetition must still be known as one when it comes. (As `RecordAccumulator` of the Java
+    /// client does it.)
     fn address(&mut self) -> Vec<Order> {
+        let uncertain: BTreeSet<(usize, u32)> =
+            self.batches.iter().filter(|batch| batch.fate == Fate::Unknown).map(|batch| (batch.target, batch.partition)).collect();
+        let mut counts: BTreeMap<(usize, u32), usize> = BTreeMap::new();
         let now = Instant::now();
         let mut orders: BTreeMap<i32, Order> = BTreeMap::new();
         let mut sizes: BTreeMap<(i32, usize), usize> = BTreeMap::new();
         let mut last: BTreeMap<(usize, u32), usize> = BTreeMap::new();
         for (number, batch) in self.batches.iter_mut().enumerate() {
             let Some(target) = self.targets.get_mut(batch.target) else { continue };
+            let place = (batch.target, batch.partition);
+            let count = counts.entry(place).or_insert(0);
+            if *count >= REMEMBERED || (uncertain.contains(&place) && !batch.addressed) {
+                continue;
+            }
+            *count += 1;
             let metadata = &self.cluster.metadata;
             let leaders = metadata.topic(&target.name, now).map(|known| known.leaders.as_slice()).unwrap_or_default();
             let leader = usize::try_from(batch.partition).ok().and_then(|partition| leaders.get(partition).copied().flatten());
@@ -316,9 +334,15 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 batch.failure = Some(target.failure.get_or_insert_with(no_leader).clone());
                 continue;
             };
+            if let Some(failure) = self.refused.get(&broker) {
+                batch.failure = Some(failure.clone());
+                batch.hopeless = true;
+                continue;
+            }
+            batch.addressed = true;
             let order = orders.entry(broker).or_insert_with(|| Order { broker, address, requests: VecDeque::new() });
             // Behind the earlier batch of its partition, in the first request with room.
-            let earliest = last.get(&(batch.target, batch.partition)).map_or(0, |request| request + 1);
+            let earliest = last.get(&place).map_or(0, |request| request + 1);
             let fits = |request: usize| {
                 sizes.get(&(broker, request)).is_none_or(|size| size + batch.bytes.len() <= self.settings.max_request_bytes)
             };
@@ -330,7 +354,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
                 numbers.push(number);
             }
             *sizes.entry((broker, request)).or_insert(0) += batch.bytes.len();
-            last.insert((batch.target, batch.partition), request);
+            last.insert(place, request);
         }
         orders.into_values().collect()
     }
@@ -341,10 +365,15 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         let Some(target) = self.targets.get_mut(batch.target) else { return };
         let part = match answer {
             Answer::Answered(part) => part,
+            Answer::Unsent => return batch.note(Fate::Unwritten, unsent()),
             Answer::Lost { broker, fate, failure } => {
-                batch.note(fate, failure);
-                self.cluster.metadata.forget_leaders(broker);
-                return;
+                if is_hopeless(&failure) {
+                    batch.hopeless = true;
+                    self.refused.insert(broker, failure.clone());
+                } else {
+                    self.cluster.metadata.forget_leaders(broker);
+                }
+                return batch.note(fate, failure);
             }
         };
         if part.error_code == 0 {
@@ -368,6 +397,7 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
             }
             Remedy::Split if batch.messages.len() > 1 => {
                 target.max_batch_bytes = target.max_batch_bytes.min(batch.plain_bytes / 2);
+                self.cluster.limits.learn(&target.name, target.max_batch_bytes, Instant::now());
                 self.take_apart(number);
             }
             Remedy::BlameRecords if !part.record_errors.is_empty() => self.blame(number, &reason, &part),
@@ -422,4 +452,14 @@ impl<'c, 'a, C: Connector> Call<'c, 'a, C> {
         }
         self.take_apart(number);
     }
+}
+
+/// Whether asking again at once would not help.
+fn is_hopeless(failure: &Failure) -> bool {
+    matches!(failure.code, FailureCode::Unauthorized | FailureCode::InvalidConfiguration)
+}
+
+/// Of a batch that was not sent because it came to be too late.
+fn unsent() -> Failure {
+    Failure::of(FailureCode::Timeout, "too little of the call's time was left when its turn came; it was not sent")
 }

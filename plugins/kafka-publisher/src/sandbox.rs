@@ -1,9 +1,11 @@
 //! Connections from inside the sandbox: plain ones by the standard library, TLS by the host, which knows whom to trust and keeps
 //! the key of the client certificate (`tls_ca_file`, `tls_cert_file` and `tls_key_file` beside `config`).
 
-use crate::transport::{Connector, PlainConnector, PlainTransport, Transport};
+use crate::transport::{Connector, PlainTransport, Transport};
+use outhaul_sdk::net;
 use outhaul_sdk::tls::TlsStream;
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Connects in one of the two ways.
@@ -27,7 +29,9 @@ impl Connector for SandboxConnector {
         if self.tls {
             TlsStream::connect(host, port, deadline).map(SandboxTransport::Tls)
         } else {
-            PlainConnector.connect(host, port, deadline).map(SandboxTransport::Plain)
+            let addresses: Vec<SocketAddr> =
+                net::resolve(host, deadline)?.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+            PlainTransport::connect(&addresses, deadline).map(SandboxTransport::Plain)
         }
     }
 }

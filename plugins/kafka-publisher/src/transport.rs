@@ -38,11 +38,12 @@ pub trait Connector {
     fn connect(&self, host: &str, port: u16, deadline: Instant) -> io::Result<Self::Transport>;
 }
 
-/// Connects without encryption, with the standard library's sockets: natively, and inside the sandbox on `wasi:sockets`.
+/// Connects without encryption, natively. The standard library waits for a name for as long as the system's resolver does, whatever
+/// the deadline: inside the sandbox, where there is another way, names are not left to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlainConnector;
 
-/// A TCP connection without encryption.
+/// A TCP connection without encryption, by the standard library's sockets, which inside the sandbox are those of `wasi:sockets`.
 #[derive(Debug)]
 pub struct PlainTransport(TcpStream);
 
@@ -50,8 +51,18 @@ impl Connector for PlainConnector {
     type Transport = PlainTransport;
 
     fn connect(&self, host: &str, port: u16, deadline: Instant) -> io::Result<PlainTransport> {
-        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.take(MAX_ADDRESSES).collect();
+        PlainTransport::connect(&addresses, deadline)
+    }
+}
+
+impl PlainTransport {
+    /// Connects to the first address that answers.
+    ///
+    /// # Errors
+    /// As for [`Connector::connect`].
+    pub fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Self> {
+        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for (tried, address) in addresses.iter().enumerate() {
             // One that swallows packets must not keep the others from being tried.
             let untried = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
@@ -60,7 +71,7 @@ impl Connector for PlainConnector {
                     // Requests are written whole, so waiting to fill a segment would only delay them. The sandbox has no such
                     // option (wasi:sockets 0.2), and a connection without it is as good but slower.
                     let _ = stream.set_nodelay(true);
-                    return Ok(PlainTransport(stream));
+                    return Ok(Self(stream));
                 }
                 Err(error) => last = error,
             }

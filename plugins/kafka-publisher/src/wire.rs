@@ -1,6 +1,7 @@
 //! Requests and responses as frames: four bytes of length, a header with a correlation id, and the message (KIP-482 and the
 //! protocol guide). The messages themselves are those of `kafka-protocol`.
 
+use crate::counts;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::messages::{RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
@@ -66,8 +67,7 @@ pub fn take_frame(received: &mut BytesMut) -> Result<Option<Bytes>, WireError> {
     Ok(Some(received.split_to(size).freeze()))
 }
 
-/// Reads a response. (A count in it that lies may make the decoder ask for more memory than there is. Inside the sandbox that
-/// ends the call, and the host starts a new instance.)
+/// Reads a response.
 ///
 /// # Errors
 /// Not the answer to this request, or not readable.
@@ -76,6 +76,9 @@ pub fn decode<R: Request>(mut frame: Bytes, version: i16, correlation_id: i32) -
         ResponseHeader::decode(&mut frame, R::Response::header_version(version)).map_err(|error| WireError::Response(error.to_string()))?;
     if header.correlation_id != correlation_id {
         return Err(WireError::Correlation { expected: correlation_id, found: header.correlation_id });
+    }
+    if !counts::hold(R::KEY, version, &frame) {
+        return Err(WireError::Response("it has less in it than it says".into()));
     }
     R::Response::decode(&mut frame, version).map_err(|error| WireError::Response(error.to_string()))
 }

@@ -68,7 +68,7 @@ fn brokers_come_and_go() -> Result<()> {
     let options = ClusterOptions { brokers: 3, ..ClusterOptions::default() };
     let Some(mut cluster) = or_skip(Cluster::start(options)) else { return Ok(()) };
     let topic = fresh("disturbed");
-    cluster.create_topic_with(&topic, 6, &[("min.insync.replicas", "1")])?;
+    cluster.create_topic_with(&topic, 6, &[("min.insync.replicas", "2")])?;
     let publisher = Publisher::new(&cluster.addresses(Listener::Plaintext), json!({ "request_timeout": "2s" }));
     let mut relay = Relay { topic: topic.clone(), publisher, queues: vec![VecDeque::new(); KEYS], next: 0, retried: 0 };
 

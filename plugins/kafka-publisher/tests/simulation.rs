@@ -61,6 +61,23 @@ struct World {
     late: Vec<ProduceRequest>,
     /// Whether brokers take produce requests and say nothing.
     silent: bool,
+    /// Nothing goes wrong but that a broker cannot say whether it has written, or that its answer gets lost.
+    only_unsure: bool,
+    /// So often the first batch of a producer in a partition is written and answered with a time-out.
+    unsure_of_first: u32,
+    /// Brokers that cannot be reached: the attempt takes all the time that it has.
+    unreachable: HashSet<i32>,
+    /// Brokers that the host does not allow.
+    denied: HashSet<i32>,
+    /// Brokers that take produce requests and say nothing.
+    mute: HashSet<i32>,
+    /// Attempts to connect, by broker.
+    connects: HashMap<i32, usize>,
+    /// Batches that were too large.
+    too_large: usize,
+    /// Messages whose outcome was told, and how many those were at the first long wait.
+    told: HashSet<usize>,
+    told_before_waiting: Option<usize>,
 }
 
 impl World {
@@ -74,7 +91,20 @@ impl World {
             written: Vec::new(),
             late: Vec::new(),
             silent: false,
+            only_unsure: false,
+            unsure_of_first: 0,
+            unreachable: HashSet::new(),
+            denied: HashSet::new(),
+            mute: HashSet::new(),
+            connects: HashMap::new(),
+            too_large: 0,
+            told: HashSet::new(),
+            told_before_waiting: None,
         }
+    }
+
+    fn waits(&mut self) {
+        self.told_before_waiting.get_or_insert(self.told.len());
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
@@ -82,7 +112,12 @@ impl World {
         (self.random >> 33) % sides
     }
 
+    /// Something that only `produce` and lost answers may do in a world where nothing else goes wrong.
     fn fault(&mut self) -> bool {
+        !self.only_unsure && self.unsure()
+    }
+
+    fn unsure(&mut self) -> bool {
         self.roll(100) < self.faults
     }
 
@@ -116,6 +151,7 @@ impl World {
         });
         let ids: Vec<String> = ids.collect();
         if size > MAX_BATCH {
+            self.too_large += 1;
             return (10, None);
         }
         if let Some(poison) = ids.iter().position(|id| id.ends_with("poison")) {
@@ -147,7 +183,15 @@ impl World {
             for part in &topic.partition_data {
                 let place = (topic.name.0.to_string(), part.index);
                 let mut answer = PartitionProduceResponse::default().with_index(part.index);
-                let mut fault = if self.fault() { self.roll(6) } else { u64::MAX };
+                let mut fault = match self.unsure() {
+                    true if self.only_unsure => 2 + self.roll(2),
+                    true => self.roll(6),
+                    false => u64::MAX,
+                };
+                if self.unsure_of_first > 0 && part.records.as_ref().unwrap()[53..57] == [0; 4] {
+                    self.unsure_of_first -= 1;
+                    fault = 2;
+                }
                 if self.leader(&place) != broker {
                     fault = 0;
                 }
@@ -213,12 +257,22 @@ struct Wire {
 impl Connector for Sim {
     type Transport = Wire;
 
-    fn connect(&self, _host: &str, port: u16, _deadline: Instant) -> io::Result<Wire> {
+    fn connect(&self, _host: &str, port: u16, deadline: Instant) -> io::Result<Wire> {
+        let broker = i32::from(port);
+        *self.0.borrow_mut().connects.entry(broker).or_default() += 1;
+        if self.0.borrow().denied.contains(&broker) {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        if self.0.borrow().unreachable.contains(&broker) {
+            self.0.borrow_mut().waits();
+            std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            return Err(ErrorKind::TimedOut.into());
+        }
         if self.0.borrow_mut().fault() {
             return Err(ErrorKind::ConnectionRefused.into());
         }
         let (sent, answers) = (BytesMut::new(), BytesMut::new());
-        Ok(Wire { world: Rc::clone(&self.0), broker: i32::from(port), sent, answers, closed: false })
+        Ok(Wire { world: Rc::clone(&self.0), broker, sent, answers, closed: false })
     }
 }
 
@@ -260,12 +314,13 @@ impl Wire {
             }
             ApiKey::Produce => {
                 let request = ProduceRequest::decode(&mut frame, version).unwrap();
-                if world.silent {
+                assert_eq!(request.acks, -1, "by all replicas in sync");
+                if world.silent || world.mute.contains(&self.broker) {
                     return world.late.push(request);
                 }
-                if world.fault() {
+                if world.unsure() {
                     self.closed = true;
-                    match world.roll(3) {
+                    match if world.only_unsure { 2 } else { world.roll(3) } {
                         // Never arrives, arrives late, arrives but the answer does not.
                         0 => {}
                         1 => world.late.push(request),
@@ -296,11 +351,20 @@ impl Transport for Wire {
     }
 
     fn receive(&mut self, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        // As a socket does: it has no time to look.
+        if Instant::now() >= deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
         // In pieces, as from a network.
         let count = self.answers.len().min(buffer.len()).min(61);
         if count == 0 && !self.closed {
-            if self.world.borrow().silent {
-                std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mute = self.world.borrow().mute.contains(&self.broker);
+            if mute && left > Duration::from_millis(50) {
+                self.world.borrow_mut().waits();
+            }
+            if mute || self.world.borrow().silent {
+                std::thread::sleep(left);
             }
             return Err(ErrorKind::TimedOut.into());
         }
@@ -444,4 +508,145 @@ fn a_call_that_ends_in_silence_leaves_nothing_that_could_be_mixed_up() {
     sim.0.borrow_mut().silent = false;
     assert_eq!(producer.publish(&batch_of(&["4", "5"]), deadline, &NoTime), [Outcome::Delivered, Outcome::Delivered]);
     assert_eq!(sim.0.borrow().written, ["1", "2", "3", "4", "5"]);
+}
+
+/// Tells the world what it is told.
+struct Telling(Sim);
+
+impl Surroundings for Telling {
+    fn wall_ms(&self) -> i64 {
+        NoTime.wall_ms()
+    }
+    fn secret(&self, _name: &str) -> Option<String> {
+        None
+    }
+    fn report(&self, index: usize, _outcome: &Outcome) {
+        self.0.0.borrow_mut().told.insert(index);
+    }
+    fn pause(&self, pause: Duration) {
+        std::thread::sleep(pause);
+    }
+}
+
+fn calm() -> Sim {
+    Sim(Rc::new(RefCell::new(World::new(1, 0))))
+}
+
+fn producer(sim: &Sim, extra: &str) -> Producer<Sim> {
+    let config = format!(r#"{{"brokers":["sim:1"],"partition_header":"partition"{extra}}}"#);
+    Producer::new(Settings::parse(&config).unwrap(), sim.clone(), 0)
+}
+
+/// Messages without a key, one for each partition that is named, with ids from 0.
+fn to_partitions(partitions: &[&'static str], payload: usize) -> Batch {
+    let mut batch = Batch::new();
+    let payload = vec![b'x'; payload];
+    for (id, partition) in partitions.iter().enumerate() {
+        let headers = [("partition", partition.as_bytes())];
+        let id = id.to_string();
+        batch.push(&NewMessage { id: &id, topic: "even", headers: &headers, payload: Some(&payload), ..NewMessage::default() });
+    }
+    batch
+}
+
+fn assert_each_once(sim: &Sim, expected: usize) {
+    let written = &sim.0.borrow().written;
+    let distinct: HashSet<&String> = written.iter().collect();
+    assert_eq!((written.len(), distinct.len()), (expected, expected), "{written:?}");
+}
+
+/// The broker remembers five batches: whoever goes on before it is known whether the first of more was written, writes it twice.
+#[test]
+fn what_may_have_been_written_is_repeated_before_the_broker_forgets_it() {
+    for times in 1..4 {
+        let sim = calm();
+        sim.0.borrow_mut().unsure_of_first = times;
+        let batch = to_partitions(&["0"; 20], 700);
+        let outcomes = producer(&sim, r#","max_request_bytes":1024"#).publish(&batch, Duration::from_secs(5), &NoTime);
+        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Delivered), "{outcomes:?}");
+        assert_each_once(&sim, 20);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Where nothing worse happens than that brokers cannot say, or are not heard: within a call, each is written once.
+    #[test]
+    fn within_a_call_nothing_is_written_twice(seed: u64, faults in 1..40u64, in_flight in 1..=5usize) {
+        let sim = Sim(Rc::new(RefCell::new(World::new(seed, faults))));
+        sim.0.borrow_mut().only_unsure = true;
+        let partitions: Vec<&str> = (0..90).map(|index| ["0", "1", "3"][index % 3]).collect();
+        let batch = to_partitions(&partitions, 300);
+        let extra = format!(r#","max_request_bytes":1024,"in_flight":{in_flight}"#);
+        let outcomes = producer(&sim, &extra).publish(&batch, Duration::from_secs(20), &NoTime);
+        prop_assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Delivered));
+        assert_each_once(&sim, 90);
+    }
+}
+
+/// One broker is not there, and nobody is connected to it: the others' answers are heard and told first, and it is not tried in the next call.
+#[test]
+fn an_unreachable_broker_costs_the_others_nothing() {
+    let sim = calm();
+    sim.0.borrow_mut().unreachable.insert(2);
+    let mut producer = producer(&sim, r#","request_timeout":"100ms""#);
+    for call in 0..2 {
+        let outcomes = producer.publish(&to_partitions(&["1", "0", "0"], 10), Duration::from_secs(1), &Telling(sim.clone()));
+        assert!(matches!(&outcomes[0], Outcome::Retry(failure) if failure.code == FailureCode::Timeout), "{outcomes:?}");
+        assert_eq!(outcomes[1..], [Outcome::Delivered, Outcome::Delivered]);
+        assert_eq!(sim.0.borrow().connects[&2], 1, "call {call}");
+    }
+    assert_eq!(sim.0.borrow().told_before_waiting, Some(2));
+    assert_eq!(sim.0.borrow().connects[&1], 1, "its connection was closed");
+}
+
+/// Should the host end the call while it waits, it knows what was written.
+#[test]
+fn what_is_known_is_told_before_a_silent_broker_is_waited_for() {
+    let sim = calm();
+    let mut producer = producer(&sim, "");
+    assert!(
+        producer
+            .publish(&to_partitions(&["0", "1"], 10), Duration::from_secs(1), &NoTime)
+            .iter()
+            .all(|outcome| *outcome == Outcome::Delivered)
+    );
+    sim.0.borrow_mut().mute.insert(2);
+    let outcomes = producer.publish(&to_partitions(&["1", "0", "0"], 10), Duration::from_secs(1), &Telling(sim.clone()));
+    assert!(matches!(&outcomes[0], Outcome::Retry(failure) if failure.code == FailureCode::Timeout), "{outcomes:?}");
+    assert_eq!(sim.0.borrow().told_before_waiting, Some(2));
+}
+
+/// A login that is refused is not tried again within the call, nor a connection that is not granted.
+#[test]
+fn a_broker_that_refuses_us_is_asked_once() {
+    let sim = calm();
+    let mut producer = producer(&sim, "");
+    assert_eq!(producer.publish(&to_partitions(&["0"], 10), Duration::from_secs(1), &NoTime), [Outcome::Delivered]);
+    sim.0.borrow_mut().denied.insert(2);
+    let start = Instant::now();
+    let outcomes = producer.publish(&to_partitions(&["1", "0", "1"], 10), Duration::from_secs(4), &NoTime);
+    assert_eq!(sim.0.borrow().connects[&2], 1);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    for index in [0, 2] {
+        assert!(matches!(&outcomes[index], Outcome::Retry(failure) if failure.code == FailureCode::InvalidConfiguration), "{outcomes:?}");
+    }
+    assert_eq!(outcomes[1], Outcome::Delivered);
+}
+
+#[test]
+fn what_a_topic_takes_is_remembered() {
+    let sim = calm();
+    let mut producer = producer(&sim, "");
+    for _ in 0..3 {
+        let outcomes = producer.publish(&to_partitions(&["0"; 50], 100), Duration::from_secs(5), &NoTime);
+        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Delivered), "{outcomes:?}");
+    }
+    let world = sim.0.borrow();
+    assert!((1..10).contains(&world.too_large), "{} refusals", world.too_large);
+    let learned = world.next_producer;
+    drop(world);
+    let refused = sim.0.borrow().too_large;
+    producer.publish(&to_partitions(&["0"; 50], 100), Duration::from_secs(5), &NoTime);
+    assert_eq!((sim.0.borrow().too_large, sim.0.borrow().next_producer), (refused, learned));
 }

@@ -4,7 +4,7 @@ use crate::inspect::Kind;
 use crate::layout::Layout;
 use crate::ops::{EQ, LT, MINUS, text};
 use crate::outbox::{Outbox, Ready, statement};
-use crate::statements::{Sql, after};
+use crate::statements::{LOCK, Sql, after};
 use crate::time::{self, Clock, now_ms};
 use outbox_table::config::PayloadEncoding;
 use outbox_table::database::{Database, Results, Statement, Value};
@@ -110,7 +110,7 @@ impl<D: Database> Outbox<D> {
             sets.push(format!("{done} = NULL"));
         }
         let change = format!("UPDATE {} AS t SET {}", layout.table(), sets.join(", "));
-        self.change_dead(filter, &change, "requeuing dead rows")
+        self.change_dead(filter, &change, LOCK, "requeuing dead rows")
     }
 
     /// Dead rows are deleted; returns how many.
@@ -120,11 +120,11 @@ impl<D: Database> Outbox<D> {
     pub fn discard(&mut self, filter: &Filter) -> Result<u64, Failure> {
         let ready = self.ready()?;
         let change = format!("DELETE FROM {} AS t", ready.layout.table());
-        self.change_dead(filter, &change, "discarding dead rows")
+        self.change_dead(filter, &change, "FOR UPDATE", "discarding dead rows")
     }
 
     /// Runs `change` on dead rows; their leases beside the table are forgotten.
-    fn change_dead(&mut self, filter: &Filter, change: &str, doing: &str) -> Result<u64, Failure> {
+    fn change_dead(&mut self, filter: &Filter, change: &str, lock: &str, doing: &str) -> Result<u64, Failure> {
         if filter.state.is_some_and(|state| state != RowState::Dead) {
             return Ok(0);
         }
@@ -137,7 +137,7 @@ impl<D: Database> Outbox<D> {
         let mut statements = Vec::new();
         if let Some(side) = &layout.side {
             // Locked, so that the rows whose leases are forgotten are those that change.
-            let rows = format!("SELECT {id} FROM {} AS t WHERE true{conditions} ORDER BY {id} FOR UPDATE OF t", layout.table());
+            let rows = format!("SELECT {id} FROM {} AS t WHERE true{conditions} ORDER BY {id} {lock} OF t", layout.table());
             let sql = format!("DELETE FROM {side} AS l WHERE l.id {EQ} ANY (ARRAY({rows}))");
             statements.push(statement(sql, parameters.clone(), Vec::new()));
         }

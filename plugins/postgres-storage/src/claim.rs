@@ -4,14 +4,15 @@ use crate::lock::Claim;
 use crate::outbox::{Outbox, Ready};
 use crate::statements::after;
 use crate::walk;
-use outbox_table::database::{Database, Results, Statement, Transaction, Value};
+use outbox_table::choose::Limits;
+use outbox_table::database::{Database, Results, SqlErrorCode, Statement, Transaction, Value};
 use outbox_table::decode::{Decoded, Decoding, Fetched};
 use outbox_table::failure;
 use outbox_table::search::{self, Found, Place, Progress, Reached, Segment, Source, Start, Trouble, integer};
 use outbox_table::settle::{millis, undecodable};
 use outbox_table::template::{Slot, Template};
 use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Failure, FailureCode, Refusal, Settlement, Turn};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Others may have been faster with every row that was chosen; then there are others to choose. Not for ever: what somebody keeps locked
@@ -97,13 +98,18 @@ impl<D: Database> Outbox<D> {
     /// # Errors
     /// Those of the database; nothing is settled or leased then.
     pub fn settle_and_claim(&mut self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
-        let mut round = match self.round(settlements, request) {
-            Ok(round) => round,
-            Err(Trouble::Sql(error)) => return Err(self.failed(&error, "claiming")),
-            Err(Trouble::Failure(failure)) => return Err(failure),
+        let mut rounds = 1..ROUNDS;
+        let mut round = loop {
+            match self.round(settlements, request) {
+                Ok(round) => break round,
+                // Nothing was written. Somebody was in the way, such as one who has moved a row to another partition.
+                Err(Trouble::Sql(error)) if error.code == SqlErrorCode::Busy && rounds.next().is_some() => self.looking.progress.forget(),
+                Err(Trouble::Sql(error)) => return Err(self.failed(&error, "claiming")),
+                Err(Trouble::Failure(failure)) => return Err(failure),
+            }
         };
         let lost = std::mem::take(&mut round.turn.lost);
-        for _ in 1..ROUNDS {
+        for _ in rounds {
             if !round.raced {
                 break;
             }
@@ -134,6 +140,8 @@ impl<D: Database> Outbox<D> {
         self.ready()?;
         let Self { writer, random, notice, ready: Some(ready), looking, .. } = self else { return Err(Trouble::Failure(not_ready())) };
         let limits = search::limits(request, ready.layout.config.strict_order);
+        // An estimate refuses nothing.
+        let searched = if ready.weigh.is_some() { Limits { max_message_bytes: u64::MAX, ..limits } } else { limits };
         let start = Start { floor: None, rows: looking.progress.rows(limits.rows), passed: looking.progress.passed() };
 
         let mut statements = Vec::new();
@@ -144,9 +152,9 @@ impl<D: Database> Outbox<D> {
         let lost = ready.verdicts.lost(written, &mut results)?;
         let first = Segment::read(&ready.decoding, &mut results.next_rows()?)?;
 
-        let looked = search::look(&transaction, ready, &mut looking.progress, limits, start, first)?;
+        let looked = search::look(&transaction, ready, &mut looking.progress, searched, start, first)?;
         let (unfinished, probe) = (looked.unfinished, looked.left_out());
-        let (found, passed) = looked.choose(random, limits, ready.remembers());
+        let (mut found, mut passed) = looked.choose(random, searched, ready.remembers());
         if let (false, Some(id)) = (looking.noticed, found.unusable_id()) {
             looking.noticed = true;
             *notice = Some(format!("rows whose id is not UTF-8 text are left alone, and hold back no others; such as `{id}`"));
@@ -164,6 +172,10 @@ impl<D: Database> Outbox<D> {
             let claimed = Claimed { batch: Batch::new(), refused: Vec::new(), unfinished };
             return Ok(Round { turn: Turn { lost, claimed }, faults: Vec::new(), raced: false });
         }
+        if weigh(ready, &transaction, &mut found, limits)? {
+            // Others were to be passed over than are left now.
+            passed = None;
+        }
         let taken = Taking { ready, request, found: &found, probe }.take(transaction)?;
         let got = taken.decoded.batch.len() + taken.decoded.faults.len();
         if got.saturating_mul(2) < found.choice.taken.len() {
@@ -174,6 +186,22 @@ impl<D: Database> Outbox<D> {
         let claimed = Claimed { batch: taken.decoded.batch, refused: taken.refused, unfinished: false };
         Ok(Round { turn: Turn { lost, claimed }, faults: taken.decoded.faults, raced })
     }
+}
+
+/// Weighs what was chosen, where the scan could not; whether rows that were chosen are left for the next claim.
+fn weigh<T: Transaction>(ready: &Ready, transaction: &T, found: &mut Found, limits: Limits) -> Result<bool, Trouble> {
+    let Some(weigh) = ready.weigh.as_ref().filter(|_| !found.choice.taken.is_empty()) else { return Ok(false) };
+    let kind = ready.decoding.ids;
+    let ids = found.ids(found.choice.taken.iter().copied(), kind);
+    let rows = transaction.execute(vec![weigh.fill(|slot| if slot == Slot::Ids { ids.clone() } else { Value::Null })])?;
+    let mut reader = Results::new(rows).next_rows()?;
+    let (weighed, sizes) = (search::names(&kind.read(&mut reader)?.into_value()), reader.integers()?);
+    let size_of: HashMap<String, u64> = weighed.into_iter().enumerate().map(|(at, id)| (id, sizes.count(at))).collect();
+    // One that is gone weighs nothing, and is not to be had.
+    let sizes: Vec<u64> = search::names(&ids).iter().map(|id| size_of.get(id).copied().unwrap_or(0)).collect();
+    let (choice, cut) = std::mem::take(&mut found.choice).weighed(limits, &sizes);
+    found.choice = choice;
+    Ok(cut)
 }
 
 /// Taking what was found.

@@ -241,9 +241,9 @@ pub(crate) fn missing<D: Database>(database: &D, name: &TableName, key: &str, ou
             let names: Vec<String> = (0..tables.len()).map(|at| text_of(&tables, at)).collect();
             let names = listed(names.iter().map(String::as_str));
             let remedy = if ours {
-                "`outhaul schema` prints what creates it, `outhaul schema --apply` creates it"
+                "`outhaul schema` prints what creates it, `outhaul schema --apply` creates it; if it is there, the role lacks USAGE on its schema"
             } else {
-                "`columns` describes a table that somebody else creates; one outside of the role's search path needs its schema, `schema.table`"
+                "`columns` describes a table that somebody else creates; one outside of the role's search path needs its schema, `schema.table`, and the role USAGE on that"
             };
             Failure::invalid_configuration(format!("`{key}`: there is no table {name} in the database (tables: {names}); {remedy}"))
         }

@@ -10,7 +10,7 @@
 //! lock; so the rows are locked first, and their leases are judged by a later statement.
 
 use crate::ops::{EQ, GE, LT, PLUS, text};
-use crate::statements::{Sql, template};
+use crate::statements::{LOCK, Sql, template};
 use crate::time::{Clock, later};
 use outbox_table::decode::Decoding;
 use outbox_table::settle::Change;
@@ -75,7 +75,7 @@ impl Sql<'_> {
             self.unsettled(),
             self.due(),
             self.attempts(),
-            if lock { format!(" ORDER BY {} FOR UPDATE OF t SKIP LOCKED", self.id()) } else { String::new() },
+            if lock { format!(" ORDER BY {} {LOCK} OF t SKIP LOCKED", self.id()) } else { String::new() },
             id = self.id(),
         )
     }
@@ -166,7 +166,7 @@ impl Sql<'_> {
             Slot::Attempts
         );
         // Beside the table, they are locked by an earlier statement.
-        let lock = if self.0.side.is_none() { format!(" ORDER BY {id} FOR UPDATE OF t SKIP LOCKED") } else { String::new() };
+        let lock = if self.0.side.is_none() { format!(" ORDER BY {id} {LOCK} OF t SKIP LOCKED") } else { String::new() };
         let rows = format!("{id} {EQ} ANY (ARRAY(SELECT f.id FROM f))");
         let write = self.write(Change::Dead, &rows).unwrap_or_else(|| format!("UPDATE {table} AS t SET {id} = {id} WHERE {rows}"));
         let shown = if decoding.ids == outbox_table::ids::IdKind::Integer { format!("CAST({id} AS bigint)") } else { text(&id) };
@@ -177,7 +177,7 @@ impl Sql<'_> {
         let id = self.id();
         let shown = if decoding.ids == outbox_table::ids::IdKind::Integer { format!("CAST({id} AS bigint)") } else { text(&id) };
         let text = format!(
-            "SELECT {shown} FROM {} AS t WHERE {id} {} AND {} ORDER BY {id} FOR UPDATE OF t SKIP LOCKED",
+            "SELECT {shown} FROM {} AS t WHERE {id} {} AND {} ORDER BY {id} {LOCK} OF t SKIP LOCKED",
             self.0.table(),
             self.any_id(Slot::Ids),
             self.unsettled()

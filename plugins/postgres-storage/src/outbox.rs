@@ -41,6 +41,8 @@ pub(crate) struct Ready {
     /// From the front, and from a place on.
     pub(crate) scan: [Template; 2],
     pub(crate) walk: Option<Walk>,
+    /// What the chosen rows weigh; none: the scan says it.
+    pub(crate) weigh: Option<Template>,
     pub(crate) claim: Claim,
     pub(crate) verdicts: Verdicts,
     stats: [Template; 2],
@@ -70,8 +72,11 @@ impl Ready {
         Self {
             scan: sql.scan(&decoding),
             walk: Walk::new(sql, &decoding),
+            weigh: sql.weigh(&decoding),
             claim: Claim::new(sql, &decoding),
-            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding)).with_lock(sql.lock(), layout.side.is_some()),
+            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding))
+                .with_lock(sql.lock(), layout.side.is_some())
+                .with_renewal_lock(sql.lock_at_once()),
             stats: sql.stats(),
             try_states: sql.try_states(),
             states_tried: config.columns.is_none(),
@@ -112,8 +117,8 @@ impl<D: Database> Outbox<D> {
     fn channel(&self) -> Result<Option<String>, Failure> {
         match (&self.config.notify_channel, &self.config.columns) {
             (Some(channel), _) => Ok(Some(channel.clone())),
-            (None, None) => self.own_channel().map(Some),
-            (None, Some(_)) => Ok(None),
+            (None, None) if self.config.notify => self.own_channel().map(Some),
+            (None, _) => Ok(None),
         }
     }
 
@@ -298,7 +303,14 @@ impl<D: Database> Outbox<D> {
     pub fn create_schema(&mut self) -> Result<(), Failure> {
         let statements: Vec<Statement> = self.ddl()?.into_iter().map(|(_, sql)| statement(sql, Vec::new(), Vec::new())).collect();
         if !statements.is_empty() {
-            self.writer.execute(statements).map_err(|error| self.failed(&error, "creating the schema"))?;
+            self.writer.execute(statements).map_err(|error| match error.code {
+                SqlErrorCode::Denied => Failure::invalid_configuration(format!(
+                    "creating the schema: {}; the role must own what is there already, and have CREATE on the schema. Or let the owner run \
+                     what `outhaul schema` prints, and grant the role SELECT, INSERT, UPDATE and DELETE on the table, and USAGE on its schema",
+                    error.detail
+                )),
+                _ => self.failed(&error, "creating the schema"),
+            })?;
         }
         self.look_afresh();
         self.ready().map(|_| ())
@@ -306,7 +318,7 @@ impl<D: Database> Outbox<D> {
 
     fn ddl(&self) -> Result<schema::Ddl, Failure> {
         match &self.config.columns {
-            None => schema::own(&self.config.table, &self.config.notify_channel.clone().map_or_else(|| self.own_channel(), Ok)?),
+            None => schema::own(&self.config.table, self.channel()?.as_deref()),
             Some(_) => Ok(schema::beside(&self.layout()?)),
         }
     }

@@ -10,14 +10,13 @@ use outhaul_sdk::Failure;
 /// Statements, each with what it is for.
 pub(crate) type Ddl = Vec<(&'static str, String)>;
 
-/// Outhaul's own table, whose trigger notifies `channel`.
-pub(crate) fn own(table: &TableName, channel: &str) -> Result<Ddl, Failure> {
+/// Outhaul's own table, whose trigger notifies `channel`; none: it has no trigger.
+pub(crate) fn own(table: &TableName, channel: Option<&str>) -> Result<Ddl, Failure> {
     let name = |suffix: &str| derived(&table.table, suffix).map_err(invalid);
     let on = |index: &str, columns: &str, state: &str| {
         Ok::<_, Failure>(format!("CREATE INDEX IF NOT EXISTS {} ON {table} ({columns}) WHERE status = '{state}'", name(index)?))
     };
-    let function = table.sibling(name("notify")?);
-    Ok(vec![
+    let mut ddl = vec![
         (
             "A producer inserts topic, key, headers (JSON as text: order and duplicates stay) and payload, in the transaction of its business\n-- rows. Rows with the same key are delivered in the order of their ids. `available_at` is due time, retry time and end of lease in one.\n-- Half of each page is left free, so that a lease rewrites its row in place (measured: all of them; at 70, 44 of 100; at 100, 1) and no
 -- index grows by it. The table is vacuumed by what has changed, not by its size.",
@@ -48,8 +47,19 @@ pub(crate) fn own(table: &TableName, channel: &str) -> Result<Ddl, Failure> {
         ("What is claimed next: only unsettled rows, so it stays small whatever the table holds.", on("pending", "id", "pending")?),
         ("From key to key, and to the first row of each.", on("key_pending", "key, id", "pending")?),
         ("Dead rows, for whoever looks at them.", on("dead", "id", "dead")?),
+    ];
+    let (trigger, function) = (name("notify")?, table.sibling(name("notify")?));
+    let Some(channel) = channel else {
+        ddl.push((
+            "No trigger notifies of new rows (`notify = false`): the relay polls.",
+            format!("DROP TRIGGER IF EXISTS {trigger} ON {table}"),
+        ));
+        ddl.push(("Nor is there its function.", format!("DROP FUNCTION IF EXISTS {function}()")));
+        return Ok(ddl);
+    };
+    ddl.extend([
         (
-            "Wakes the relay with each commit that inserts. Without function and trigger it polls.",
+            "Wakes the relay with each commit that inserts. PostgreSQL refuses PREPARE TRANSACTION (two-phase commit) after a NOTIFY: producers\n-- that use it need a table without function and trigger, `notify = false`; then the relay polls.",
             format!(
                 "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS \
                  'BEGIN PERFORM pg_notify(''{channel}'', ''''); RETURN NULL; END'"
@@ -58,11 +68,11 @@ pub(crate) fn own(table: &TableName, channel: &str) -> Result<Ddl, Failure> {
         (
             "Once a statement, however many rows it inserts.",
             format!(
-                "CREATE OR REPLACE TRIGGER {} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
-                name("notify")?
+                "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
             ),
         ),
-    ])
+    ]);
+    Ok(ddl)
 }
 
 /// The table of leases, if the configuration has one.

@@ -19,7 +19,7 @@ impl<D: Database> Outbox<D> {
     /// Lets leases end so long from now; returns the ids no longer held.
     ///
     /// # Errors
-    /// Those of the database; nothing is written then.
+    /// Those of the database, `timeout` at once if another transaction has locked a row; nothing is written then.
     pub fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
         let mut statements = Vec::new();
         let written = self.ready()?.verdicts.extend(worker, ids, lease_ms, &mut statements);

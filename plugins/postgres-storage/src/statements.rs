@@ -17,6 +17,18 @@ use outbox_table::template::{Placeholder, Slot, Template};
 /// What a row costs in a batch beside its values: offsets, marks, numbers.
 const ROW_BYTES: usize = 128;
 
+/// Characters of the longest integer, and of a UUID: not worth a look at each.
+const INTEGER_BYTES: &str = "20";
+const UUID_BYTES: &str = "36";
+
+/// Whether values of a kind are kept in another form than they are sent in, and may be large.
+fn is_written_out(kind: Kind) -> bool {
+    matches!(kind, Kind::Json | Kind::Other)
+}
+
+/// How rows are locked that will be changed, but not deleted: rows of another table that refer to them may come and go meanwhile.
+pub(crate) const LOCK: &str = "FOR NO KEY UPDATE";
+
 /// A statement of Postgres.
 pub(crate) fn template(text: &str, columns: &[ColumnType]) -> Template {
     Template::new(Placeholder::Dollar, text, columns)
@@ -193,16 +205,35 @@ impl Sql<'_> {
         if self.0.ids == outbox_table::ids::IdKind::Integer { format!("CAST({} AS bigint)", self.id()) } else { text(&self.id()) }
     }
 
+    /// Whether the size of a row is an estimate to the scan: the text form of such a column cannot be measured without writing it out.
+    pub(crate) fn estimates(self) -> bool {
+        self.measured().into_iter().any(|name| is_written_out(self.0.kind(&name)))
+    }
+
+    /// The columns that make up a message's size.
+    fn measured(self) -> Vec<Ident> {
+        let columns = &self.0.columns;
+        let extra = self.0.config.extra_headers.keys().filter_map(|name| Ident::new(name.as_str()).ok());
+        let named = [Some(&columns.payload), columns.key.as_ref(), columns.topic.as_ref(), Some(&columns.id), columns.headers.as_ref()];
+        named.into_iter().flatten().cloned().chain(extra).collect()
+    }
+
     /// Bytes that a message takes in a batch. Headers count twice: as they are stored, and as the text and the offsets that they become.
-    /// Text and bytes are measured without being read.
-    fn size(self) -> String {
+    /// Text and bytes are measured without being read; so is JSON and whatever else is written out, unless it is to be `exact`: by what it
+    /// takes up in the table, compressed.
+    fn size(self, exact: bool) -> String {
         let layout = self.0;
         let columns = &layout.columns;
         let length = |name: &Ident| {
-            let column = self.column(name);
-            let plain = matches!(layout.kind(name), Kind::Text | Kind::Bytea);
-            let column = if plain { column } else { text(&column) };
-            format!("coalesce(CAST(pg_catalog.octet_length({column}) AS bigint), 0)")
+            let (column, kind) = (self.column(name), layout.kind(name));
+            let bytes = match kind {
+                Kind::Integer => return INTEGER_BYTES.to_owned(),
+                Kind::Uuid => return UUID_BYTES.to_owned(),
+                Kind::Text | Kind::Bytea => format!("pg_catalog.octet_length({column})"),
+                kind if is_written_out(kind) && !exact => format!("pg_catalog.pg_column_size({column})"),
+                _ => format!("pg_catalog.octet_length({})", text(&column)),
+            };
+            format!("coalesce(CAST({bytes} AS bigint), 0)")
         };
         let extra: Vec<Ident> = layout.config.extra_headers.keys().filter_map(|name| Ident::new(name.as_str()).ok()).collect();
         let once = [Some(&columns.payload), columns.key.as_ref(), columns.topic.as_ref(), Some(&columns.id)];
@@ -222,7 +253,7 @@ impl Sql<'_> {
         parts.push(format!("{} AS k", self.key()));
         parts.push(format!("CAST(({due}) AS integer) AS d"));
         parts.push(format!("{} AS a", self.attempts()));
-        parts.push(format!("CASE WHEN {due} THEN {} ELSE 0 END AS s", self.size()));
+        parts.push(format!("CASE WHEN {due} THEN {} ELSE 0 END AS s", self.size(false)));
         parts.join(", ")
     }
 
@@ -261,6 +292,13 @@ impl Sql<'_> {
             );
             template(&text, &self.scanned_columns(decoding))
         })
+    }
+
+    /// Ids and sizes of `Ids`; none: the scan has measured them.
+    pub(crate) fn weigh(self, decoding: &Decoding) -> Option<Template> {
+        let (id, size) = (self.id(), self.size(true));
+        let text = format!("SELECT {}, {size} FROM {} AS t WHERE {id} {}", self.shown_id(), self.0.table(), self.any_id(Slot::Ids));
+        self.estimates().then(|| template(&text, &[decoding.ids.column(), ColumnType::Integer]))
     }
 
     /// The columns of messages as [`Decoding`] reads them. Without `content`, headers and payload stay in the database.
@@ -419,7 +457,19 @@ impl Sql<'_> {
     /// Locks the rows in `Ids`, in the order of their ids.
     pub(crate) fn lock(self) -> Template {
         let text = format!(
-            "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM {} AS t WHERE {id} {} ORDER BY {id} FOR UPDATE OF t) AS x",
+            "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM {} AS t WHERE {id} {} ORDER BY {id} {} OF t) AS x",
+            self.0.table(),
+            self.any_id(Slot::Ids),
+            if self.0.deletes() { "FOR UPDATE" } else { LOCK },
+            id = self.id(),
+        );
+        template(&text, &[ColumnType::Integer])
+    }
+
+    /// Locks the rows in `Ids` for a renewal; fails at once if another transaction has locked one of them.
+    pub(crate) fn lock_at_once(self) -> Template {
+        let text = format!(
+            "SELECT pg_catalog.count(*) FROM (SELECT 1 FROM {} AS t WHERE {id} {} ORDER BY {id} FOR NO KEY UPDATE OF t NOWAIT) AS x",
             self.0.table(),
             self.any_id(Slot::Ids),
             id = self.id(),
@@ -441,7 +491,7 @@ impl Sql<'_> {
     pub(crate) fn try_states(self) -> Vec<(&'static str, Template)> {
         let (layout, states, id) = (self.0, &self.0.config.states, self.id());
         let one = format!(
-            "{id} {EQ} ANY (ARRAY(SELECT {id} FROM {} AS t WHERE {} LIMIT 1 FOR UPDATE SKIP LOCKED))",
+            "{id} {EQ} ANY (ARRAY(SELECT {id} FROM {} AS t WHERE {} LIMIT 1 {LOCK} SKIP LOCKED))",
             layout.table(),
             self.unsettled()
         );

@@ -90,6 +90,9 @@ impl<D: Database> Outbox<D> {
         if config.notify_channel.is_some() {
             return Err(Failure::invalid_configuration("`notify_channel`: SQLite has no channels; commits are noticed without one"));
         }
+        if !config.notify {
+            return Err(Failure::invalid_configuration("`notify`: SQLite has no triggers that notify; commits are noticed without one"));
+        }
         let connect = |access| {
             connect(&config.database, access)
                 .map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))

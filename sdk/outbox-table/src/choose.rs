@@ -55,6 +55,30 @@ pub struct Choice {
     pub first_left: Option<usize>,
 }
 
+impl Choice {
+    /// What is left of it once the rows to lease are weighed, where their sizes were estimates: too large ones end dead, and the batch ends
+    /// before the first row that does not fit any more (`true`: there was one). `sizes` go with `taken`.
+    #[must_use]
+    pub fn weighed(mut self, limits: Limits, sizes: &[u64]) -> (Self, bool) {
+        let (mut bytes, mut cut) = (0_u64, None);
+        let mut kept = Vec::with_capacity(self.taken.len());
+        for (position, size) in self.taken.iter().zip(sizes) {
+            if *size > limits.max_message_bytes {
+                self.refused.push((*position, Refused::TooLarge));
+            } else if cut.is_none() && (kept.is_empty() || bytes.saturating_add(*size) <= limits.bytes) {
+                bytes = bytes.saturating_add(*size);
+                kept.push(*position);
+            } else {
+                cut = cut.or(Some(*position));
+            }
+        }
+        self.refused.sort_unstable_by_key(|(position, _)| *position);
+        self.first_left = self.first_left.into_iter().chain(cut).min();
+        self.taken = kept;
+        (self, cut.is_some())
+    }
+}
+
 /// The rows of one key that can be taken: position and size.
 #[derive(Debug, Default)]
 struct Run {
@@ -191,6 +215,20 @@ mod tests {
         let rows = [row("a", true), row("b", false), row("a", false), row("b", true), row("a", true), row("", false), row("", true)];
         assert_eq!(choose(LIMITS, &rows, 1).taken, [0, 6]);
         assert_eq!(choose(Limits { strict: false, ..LIMITS }, &rows, 1).taken, [0, 3, 4, 6]);
+    }
+
+    #[test]
+    fn rows_are_weighed_once_they_are_chosen() {
+        let choice = Choice { taken: vec![0, 2, 3, 5, 6], refused: vec![(4, Refused::AttemptsUsedUp)], first_left: Some(7) };
+        let limits = Limits { bytes: 10, max_message_bytes: 12, ..LIMITS };
+        let (weighed, cut) = choice.clone().weighed(limits, &[4, 13, 6, 1, 99]);
+        assert!(cut, "one byte too many");
+        assert_eq!((weighed.taken, weighed.first_left), (vec![0, 3], Some(5)));
+        assert_eq!(weighed.refused, [(2, Refused::TooLarge), (4, Refused::AttemptsUsedUp), (6, Refused::TooLarge)]);
+        let (weighed, cut) = choice.weighed(limits, &[12, 1, 1, 1, 1]);
+        assert_eq!((weighed.taken, weighed.first_left, cut), (vec![0], Some(2), true), "the first row is taken whatever it weighs");
+        let (weighed, cut) = Choice { taken: vec![0, 1], refused: vec![], first_left: None }.weighed(limits, &[5, 5]);
+        assert_eq!((weighed.taken, weighed.first_left, cut), (vec![0, 1], None, false));
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub struct Config {
     /// The channel that a trigger of the table notifies of new rows. For databases that have channels.
     #[serde(default)]
     pub notify_channel: Option<String>,
+    /// Outhaul's own table has a trigger that notifies of new rows. For databases that have channels.
+    #[serde(default = "yes")]
+    pub notify: bool,
 }
 
 /// Column names. What is left out does not exist in the table.
@@ -222,9 +225,15 @@ impl Config {
             }
             names.push(header.to_ascii_lowercase());
         }
+        if !self.notify && self.notify_channel.is_some() {
+            return Err("`notify = false` and `notify_channel` cannot both be set: either a channel is listened to, or none".to_owned());
+        }
         let Some(columns) = &self.columns else {
             return self.check_own();
         };
+        if !self.notify {
+            return Err("`notify` is for outhaul's own table: an existing one is polled unless `notify_channel` is set".to_owned());
+        }
         match (&columns.topic, &self.topic) {
             (Some(_), Some(_)) => Err("`topic` and `columns.topic` cannot both be set: one constant topic, or a column".to_owned()),
             (None, None) => Err("`columns.topic` is missing: name the column, or set `topic` to one topic for all rows".to_owned()),
@@ -436,6 +445,11 @@ mod tests {
             (r#"{"database":"d","visibility_delay":"48h"}"#.to_owned(), "`visibility_delay` must not be over 24h"),
             (r#"{"database":"d","on_delivered":"drop"}"#.to_owned(), "`on_delivered`: unknown variant `drop`"),
             (r#"{"database":"d","lease_table":"l"}"#.to_owned(), "`lease_table` is for existing tables"),
+            (r#"{"database":"d","notify":false,"notify_channel":"c"}"#.to_owned(), "`notify = false` and `notify_channel` cannot both"),
+            (
+                mapped(r#","available_at":"a","leased_by":"w","attempts":"n","topic":"c""#, r#","notify":false"#),
+                "`notify` is for outhaul's own",
+            ),
             (mapped(leases, r#","topic":"x""#), "`topic` and `columns.topic` cannot both be set"),
             (mapped(r#","leased_by":"l","attempts":"a","available_at":"v""#, ""), "`columns.topic` is missing"),
             (mapped(r#","topic":"t""#, ""), "`columns.leased_by` is missing"),

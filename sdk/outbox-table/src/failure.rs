@@ -54,9 +54,10 @@ pub fn recorded(failure: &Failure) -> String {
 pub fn of_sql(error: &SqlError, doing: &str) -> Failure {
     let (code, reason) = match error.code {
         SqlErrorCode::Unavailable => (FailureCode::Unavailable, "the database cannot be reached"),
-        SqlErrorCode::Busy => (FailureCode::Unavailable, "the database is locked by others"),
+        // Not out of reach: what the call is about is in the way, and a call about less may succeed.
+        SqlErrorCode::Busy => (FailureCode::Timeout, "locked by another transaction"),
+        SqlErrorCode::Timeout => (FailureCode::Timeout, "the database took longer than the call may take"),
         SqlErrorCode::ReadOnly => (FailureCode::Unavailable, "the database is read-only"),
-        SqlErrorCode::Timeout => (FailureCode::Unavailable, "the database took longer than the call may take"),
         SqlErrorCode::Denied => (FailureCode::InvalidConfiguration, "access to the database is denied"),
         SqlErrorCode::Missing => (FailureCode::InvalidConfiguration, "a table or column is missing"),
         SqlErrorCode::Syntax => (FailureCode::InvalidConfiguration, "the database does not accept the statement"),
@@ -86,9 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_unavailable() {
+    fn what_is_out_of_reach_is_told_from_what_is_in_the_way() {
         for (code, expected) in [
-            (SqlErrorCode::Busy, FailureCode::Unavailable),
+            (SqlErrorCode::Unavailable, FailureCode::Unavailable),
+            (SqlErrorCode::Busy, FailureCode::Timeout),
+            (SqlErrorCode::Timeout, FailureCode::Timeout),
             (SqlErrorCode::ReadOnly, FailureCode::Unavailable),
             (SqlErrorCode::Missing, FailureCode::InvalidConfiguration),
             (SqlErrorCode::Denied, FailureCode::InvalidConfiguration),

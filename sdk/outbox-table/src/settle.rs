@@ -52,6 +52,8 @@ pub struct Verdicts {
     /// Whether even a single change needs the lock: where leases are beside the table, and a statement must not judge them by what it
     /// saw before it had waited.
     always_lock: bool,
+    /// Comes before a renewal instead: the same lock, or at once an error, so that a row that others hold for long delays no other renewal.
+    renewal_lock: Option<Template>,
     delivered: Fenced,
     retry: Fenced,
     release: Fenced,
@@ -82,6 +84,7 @@ impl Verdicts {
             ids,
             lock: None,
             always_lock: false,
+            renewal_lock: None,
             delivered: fenced(Change::Delivered),
             retry: fenced(Change::Retry),
             release: fenced(Change::Release),
@@ -94,6 +97,12 @@ impl Verdicts {
     #[must_use]
     pub fn with_lock(self, lock: Template, always: bool) -> Self {
         Self { lock: Some(lock), always_lock: always, ..self }
+    }
+
+    /// The same for renewals: `lock` must fail rather than wait.
+    #[must_use]
+    pub fn with_renewal_lock(self, lock: Template) -> Self {
+        Self { renewal_lock: Some(lock), ..self }
     }
 
     fn fenced(&self, change: Change) -> &Fenced {
@@ -117,18 +126,21 @@ impl Verdicts {
             };
             (change, delay, failure, &settlement.ids)
         });
-        self.write(worker, changes.collect(), statements)
+        let lock = self.lock.as_ref().filter(|_| settlements.len() > usize::from(!self.always_lock));
+        self.write(worker, changes.collect(), lock, statements)
     }
 
     /// Appends the statements that renew leases.
     pub fn extend<'a>(&self, worker: &str, ids: &'a Column, lease_ms: u64, statements: &mut Vec<Statement>) -> Written<'a> {
-        self.write(worker, vec![(Change::Extend, lease_ms, None, ids)], statements)
+        let lock = self.renewal_lock.as_ref().or(self.lock.as_ref().filter(|_| self.always_lock));
+        self.write(worker, vec![(Change::Extend, lease_ms, None, ids)], lock, statements)
     }
 
     fn write<'a>(
         &self,
         worker: &str,
         changes: Vec<(Change, u64, Option<&Failure>, &'a Column)>,
+        lock: Option<&Template>,
         statements: &mut Vec<Statement>,
     ) -> Written<'a> {
         let mut written = Vec::with_capacity(changes.len());
@@ -152,7 +164,7 @@ impl Verdicts {
             written.push(WrittenChange { given, follow: fenced.then.is_some(), lost });
             all.push(ids);
         }
-        let lock = self.lock.as_ref().filter(|_| written.len() > usize::from(!self.always_lock));
+        let lock = lock.filter(|_| !written.is_empty());
         let locked = lock.is_some();
         if let Some(lock) = lock {
             let all = IdKind::joined(all);

@@ -12,7 +12,8 @@
 //! outhaul_sdk::manifest!("../manifest.toml"); // its name, its version, and what it asks to be granted
 //! ```
 //!
-//! An adapter reaches what the operator grants with what Rust has for it: TCP with `std::net`, HTTP with the crate `wasip2`. TLS over
+//! An adapter reaches what the operator grants with what Rust has for it: TCP with `std::net` (names with `outhaul_sdk::net::resolve`,
+//! which keeps a deadline), HTTP with the crate `wasip2`. What a stream still holds when it is dropped is not sent. TLS over
 //! TCP, which `std` does not have, is `outhaul_sdk::tls::TlsStream` (on the WebAssembly target only): the host does the handshake and
 //! keeps the keys.
 //!
@@ -26,12 +27,16 @@ mod config;
 mod failure;
 mod key_order;
 mod manifest;
+#[cfg(target_arch = "wasm32")]
+pub mod net;
 pub mod pattern;
 mod publisher;
 mod storage;
 pub mod template;
 #[cfg(target_arch = "wasm32")]
 pub mod tls;
+#[cfg(target_arch = "wasm32")]
+mod wait;
 
 pub use batch::{Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};

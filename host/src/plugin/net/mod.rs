@@ -2,4 +2,5 @@
 
 pub(super) mod http;
 pub(super) mod sockets;
+pub(super) mod streams;
 pub(super) mod tls;

@@ -27,6 +27,20 @@ pub(super) struct Row {
     leased_by: Option<String>,
 }
 
+/// When a call gives up whose answer got lost.
+pub(super) const LOST_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a settle call waits for a row that is locked; renewals do not.
+const LOCK_WAIT: Duration = Duration::from_millis(4500);
+
+/// A call to the storage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Call {
+    Claim,
+    Settle,
+    Extend,
+}
+
 /// Rows in insertion order; ids are their places.
 #[derive(Debug)]
 pub(super) struct MemoryStorage {
@@ -39,6 +53,14 @@ pub(super) struct MemoryStorage {
     pub(super) failing_claims: AtomicBool,
     /// As a table whose CHECK constraint does not know the state of dead rows.
     pub(super) refuse_dead: AtomicBool,
+    /// As a table that was renamed: verdicts are refused.
+    pub(super) refuse_settle: AtomicBool,
+    /// Settle calls take two seconds and fail: claims go on meanwhile.
+    pub(super) failing_settles: AtomicBool,
+    /// Calls whose next answer gets lost: what they do is done, and they fail [`LOST_AFTER`] later.
+    lose: Mutex<HashSet<Call>>,
+    /// Rows that another transaction has locked.
+    locked: Mutex<HashSet<String>>,
     pub(super) limits: Mutex<Vec<u32>>,
     /// How long claims and settle calls take.
     pub(super) slowness: Duration,
@@ -55,6 +77,10 @@ impl MemoryStorage {
             refuse_renewal: AtomicBool::new(false),
             failing_claims: AtomicBool::new(false),
             refuse_dead: AtomicBool::new(false),
+            refuse_settle: AtomicBool::new(false),
+            failing_settles: AtomicBool::new(false),
+            lose: Mutex::default(),
+            locked: Mutex::default(),
             limits: Mutex::default(),
             slowness: Duration::ZERO,
         }
@@ -87,6 +113,85 @@ impl MemoryStorage {
         self.rows.lock().unwrap()[id.parse::<usize>().unwrap()].leased_by = Some("thief".into());
     }
 
+    /// The next answer to such a call gets lost.
+    pub(super) fn lose_answer(&self, call: Call) {
+        self.lose.lock().unwrap().insert(call);
+    }
+
+    /// Whether an answer has yet to get lost.
+    pub(super) fn is_to_lose(&self, call: Call) -> bool {
+        self.lose.lock().unwrap().contains(&call)
+    }
+
+    /// As another transaction does: `SELECT ... FOR UPDATE`.
+    pub(super) fn lock(&self, id: &str) {
+        self.locked.lock().unwrap().insert(id.to_owned());
+    }
+
+    pub(super) fn unlock(&self, id: &str) {
+        self.locked.lock().unwrap().remove(id);
+    }
+
+    /// Waits so long for locks, and no longer.
+    async fn wait_for_locks<'a>(&self, ids: impl Iterator<Item = &'a [u8]> + Clone, wait: Duration) -> Result<(), Failure> {
+        let is_locked = || ids.clone().any(|id| self.locked.lock().unwrap().contains(std::str::from_utf8(id).unwrap()));
+        let until = Instant::now() + wait;
+        while is_locked() {
+            if Instant::now() >= until {
+                return Err(Failure::new(FailureCode::Timeout, "locked by another transaction"));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    }
+
+    /// Hands the answer over, unless it gets lost.
+    async fn answer<T>(&self, call: Call, answer: T) -> Result<T, Failure> {
+        if !self.lose.lock().unwrap().remove(&call) {
+            return Ok(answer);
+        }
+        tokio::time::sleep(LOST_AFTER).await;
+        Err(Failure::new(FailureCode::Unavailable, "no answer"))
+    }
+
+    fn write(&self, worker: &str, settlements: &[Settlement]) -> Vec<String> {
+        let mut rows = self.rows.lock().unwrap();
+        let mut lost = Vec::new();
+        for Settlement { verdict, ids } in settlements {
+            for id in ids.iter().flatten() {
+                let id = std::str::from_utf8(id).unwrap();
+                let row = &mut rows[id.parse::<usize>().unwrap()];
+                if row.state != State::Pending || row.leased_by.as_deref() != Some(worker) {
+                    lost.push(id.to_owned());
+                    continue;
+                }
+                row.leased_by = None;
+                match verdict {
+                    Verdict::Delivered => row.state = State::Delivered,
+                    Verdict::Dead(failure) => (row.state, row.error) = (State::Dead, Some(failure.to_string())),
+                    Verdict::Retry { failure, delay } => (row.due, row.error) = (Instant::now() + *delay, Some(failure.to_string())),
+                    Verdict::Release { delay } => (row.due, row.attempts) = (Instant::now() + *delay, row.attempts - 1),
+                }
+            }
+        }
+        lost
+    }
+
+    fn renew(&self, worker: &str, ids: &Column, lease: Duration) -> Vec<String> {
+        let mut rows = self.rows.lock().unwrap();
+        let mut lost = Vec::new();
+        for id in ids.iter().flatten() {
+            let id = std::str::from_utf8(id).unwrap();
+            let row = &mut rows[id.parse::<usize>().unwrap()];
+            if self.refuse_renewal.load(Ordering::SeqCst) || row.leased_by.as_deref() != Some(worker) {
+                lost.push(id.to_owned());
+            } else {
+                row.due = Instant::now() + lease;
+            }
+        }
+        lost
+    }
+
     fn check(&self) -> Result<(), Failure> {
         if self.failing.load(Ordering::SeqCst) { Err(Failure::new(FailureCode::Unavailable, "out of order")) } else { Ok(()) }
     }
@@ -109,6 +214,7 @@ impl Storage for MemoryStorage {
         let now = Instant::now();
         let mut blocked = HashSet::new();
         let mut claimed = Claimed::default();
+        let locked = self.locked.lock().unwrap().clone();
         for (id, row) in self.rows.lock().unwrap().iter_mut().enumerate() {
             if row.state != State::Pending || claimed.batch.len() >= request.limit as usize {
                 continue;
@@ -116,7 +222,7 @@ impl Storage for MemoryStorage {
             if row.key.as_ref().is_some_and(|key| blocked.contains(key)) {
                 continue;
             }
-            if row.due > now {
+            if row.due > now || locked.contains(&id.to_string()) {
                 blocked.extend(row.key.clone());
                 continue;
             }
@@ -137,7 +243,7 @@ impl Storage for MemoryStorage {
                 ..NewMessage::default()
             });
         }
-        Ok(claimed)
+        self.answer(Call::Claim, claimed).await
     }
 
     async fn settle(&self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
@@ -147,26 +253,17 @@ impl Storage for MemoryStorage {
         if dead && self.refuse_dead.load(Ordering::SeqCst) {
             return Err(Failure::new(FailureCode::InvalidConfiguration, "CHECK constraint failed"));
         }
-        let mut rows = self.rows.lock().unwrap();
-        let mut lost = Vec::new();
-        for Settlement { verdict, ids } in settlements {
-            for id in ids.iter().flatten() {
-                let id = std::str::from_utf8(id).unwrap();
-                let row = &mut rows[id.parse::<usize>().unwrap()];
-                if row.state != State::Pending || row.leased_by.as_deref() != Some(worker) {
-                    lost.push(id.to_owned());
-                    continue;
-                }
-                row.leased_by = None;
-                match verdict {
-                    Verdict::Delivered => row.state = State::Delivered,
-                    Verdict::Dead(failure) => (row.state, row.error) = (State::Dead, Some(failure.to_string())),
-                    Verdict::Retry { failure, delay } => (row.due, row.error) = (Instant::now() + *delay, Some(failure.to_string())),
-                    Verdict::Release { delay } => (row.due, row.attempts) = (Instant::now() + *delay, row.attempts - 1),
-                }
-            }
+        if self.refuse_settle.load(Ordering::SeqCst) {
+            return Err(Failure::new(FailureCode::InvalidConfiguration, "no such table"));
         }
-        Ok(lost)
+        if self.failing_settles.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            return Err(Failure::new(FailureCode::Unavailable, "read-only"));
+        }
+        let ids: Vec<&[u8]> = settlements.iter().flat_map(|settlement| settlement.ids.iter().flatten()).collect();
+        self.wait_for_locks(ids.iter().copied(), LOCK_WAIT).await?;
+        let lost = self.write(worker, settlements);
+        self.answer(Call::Settle, lost).await
     }
 
     async fn settle_and_claim(&self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
@@ -180,18 +277,10 @@ impl Storage for MemoryStorage {
     async fn extend(&self, worker: &str, ids: &Column, lease: Duration) -> Result<Vec<String>, Failure> {
         self.check()?;
         self.extends.fetch_add(1, Ordering::SeqCst);
-        let mut rows = self.rows.lock().unwrap();
-        let mut lost = Vec::new();
-        for id in ids.iter().flatten() {
-            let id = std::str::from_utf8(id).unwrap();
-            let row = &mut rows[id.parse::<usize>().unwrap()];
-            if self.refuse_renewal.load(Ordering::SeqCst) || row.leased_by.as_deref() != Some(worker) {
-                lost.push(id.to_owned());
-            } else {
-                row.due = Instant::now() + lease;
-            }
-        }
-        Ok(lost)
+        let all: Vec<&[u8]> = ids.iter().flatten().collect();
+        self.wait_for_locks(all.iter().copied(), Duration::ZERO).await?;
+        let lost = self.renew(worker, ids, lease);
+        self.answer(Call::Extend, lost).await
     }
 
     async fn stats(&self) -> Result<Stats, Failure> {

@@ -1,6 +1,7 @@
 //! The pipeline against a storage and a publisher in memory, in paused time: hours pass in milliseconds.
 
 mod memory;
+mod storage_faults;
 
 use super::*;
 use crate::config::model;
@@ -308,7 +309,7 @@ async fn a_failing_storage_is_retried_and_nothing_is_lost() {
         tokio::time::sleep(10 * SECOND).await;
         bench.storage.failing.store(false, Ordering::SeqCst);
         bench.until(|bench| bench.storage.count(State::Delivered) == 20).await;
-        assert_eq!(bench.health.storage_error(), None);
+        bench.until(|bench| bench.health.storage_error().is_none()).await;
         assert_eq!(bench.publisher.sent().len(), 20, "verdicts were kept and written later");
         bench.shutdown.graceful.cancel();
         running.await.unwrap().unwrap();

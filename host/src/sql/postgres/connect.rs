@@ -1,34 +1,31 @@
 //! Opening a session: address, TLS, authentication, and a look at who answers.
 //!
-//! Order and messages: "Message Flow, Start-up" in the protocol's documentation. The name is resolved each time, so that it may follow
-//! the primary after a failover.
+//! All of it is sqlx's; here is what it is told. The name is resolved each time, so that it may follow the primary after a failover.
 
 use super::fault::{Fault, Reach};
-use super::session::Session;
+use super::session::{SETTINGS, STATEMENTS_KEPT, Session};
 use super::settings::{Settings, Target};
-use super::tls;
-use super::wire::{Stream, Wire};
-use crate::config::model::{Endpoint, TlsMode};
+use crate::config::model::{self, ClientCertificate, Endpoint, TlsMode};
 use crate::sql::SqlErrorCode;
-use bytes::BytesMut;
-use fallible_iterator::FallibleIterator;
-use postgres_protocol::authentication::md5_hash;
-use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
-use postgres_protocol::message::backend::Message;
-use postgres_protocol::message::frontend;
+use rustls::CertificateError;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgSslMode};
+use sqlx::{ConnectOptions, Connection as _, Row};
+use std::ffi::OsStr;
 use std::io;
-use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-/// After so long without traffic the kernel asks the other side whether it is still there, every [`KEEPALIVE_EVERY`], and gives up after
-/// [`KEEPALIVE_TRIES`]: a listener on a cut line notices within a minute, where Linux by itself takes two hours.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-const KEEPALIVE_TRIES: u32 = 3;
+/// Whether the session takes writes, and what the server process was started with. One row.
+const WHO: &str = "SELECT pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('outhaul.session', true)";
 
-/// Who answers, and whether it takes writes. One row.
-const WHO: &str = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('transaction_read_only')";
+/// Variables of the environment that sqlx reads and that cannot be overruled where the configuration says nothing.
+const VARIABLES: [&str; 3] = ["PGOPTIONS", "PGSSLCERT", "PGSSLKEY"];
+
+/// SQLSTATE of a start-up message that is not understood.
+const PROTOCOL_VIOLATION: &str = "08P01";
 
 /// Opens a session, by `deadline` or within `connect_timeout`, whichever is sooner.
 ///
@@ -38,177 +35,223 @@ pub(super) async fn open(settings: &Settings, deadline: Instant) -> Result<Sessi
     let limit = settings.connect_timeout();
     let until = Instant::now().checked_add(limit).map_or(deadline, |until| until.min(deadline));
     let target = settings.target().await?;
-    let opening = tokio::time::timeout_at(until.into(), establish(settings, &target)).await;
+    let opening = tokio::time::timeout_at(until.into(), Fault::contained(establish(settings, &target))).await;
     let result = opening.unwrap_or_else(|_| {
-        Err(Fault::lost(
-            SqlErrorCode::Unavailable,
-            format!(
-                "no connection within {}: the server or the network hangs, or connect_timeout is too short",
-                humantime::format_duration(limit)
-            ),
-        ))
+        Err(unavailable(format!(
+            "no connection within {}: the server or the network hangs, or connect_timeout is too short",
+            humantime::format_duration(limit)
+        )))
     });
     // Whatever fails here has nothing to say about sessions that are open.
     result.map_err(|fault| Fault { reach: Reach::Call, ..fault }.at(&format!("{}: ", target.endpoint)))
 }
 
+/// A pooler is found by a mark in the `options` of the start-up message: it refuses them, or leaves them out, or passes them on for a
+/// server process that others have used before.
 async fn establish(settings: &Settings, target: &Target) -> Result<Session, Fault> {
-    let (stream, protected) = secure(settings, target, connect(&target.endpoint).await?).await?;
-    let mut wire = Wire::new(stream);
-    let parameters = [
-        ("user", target.user.as_str()),
-        ("database", target.database.as_str()),
-        ("client_encoding", "UTF8"),
-        ("DateStyle", "ISO, MDY"),
-        ("TimeZone", "UTC"),
-        ("application_name", "outhaul"),
-    ];
-    frontend::startup_message(parameters, wire.out())
-        .map_err(|error| unavailable(format!("the start-up message cannot be sent: {error}")))?;
-    authenticate(&mut wire, target, protected).await?;
-    let process = ready(&mut wire).await?;
-
-    let mut session = Session::new(wire);
-    let row = session.ask(WHO).await?;
-    let [Some(backend), Some(read_only)] = row.as_slice() else { return Err(Fault::protocol("no answer to a question about the session")) };
-    session.read_only = read_only == "on";
-    // A pooler makes up the process that it greets with: clients share its processes.
-    if backend.parse() != Ok(process) {
-        settings.found_pooler();
+    let options = options(&settings.configured, target).await?;
+    let explain = |error: &sqlx::Error| explained(error, &settings.configured, target);
+    if !settings.pooled.load(Ordering::Relaxed) {
+        let mark = format!("{:016x}", rand::random::<u64>());
+        let lasting = SETTINGS.into_iter().chain([("default_transaction_isolation", "read committed"), ("outhaul.session", &mark)]);
+        match PgConnection::connect_with(&options.clone().options(lasting)).await {
+            Ok(connection) => {
+                let (session, found) = who(connection).await?;
+                if found.as_ref() == Some(&mark) {
+                    return Ok(session);
+                }
+            }
+            Err(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == PROTOCOL_VIOLATION) => {}
+            Err(error) => return Err(explain(&error)),
+        }
     }
-    session.pooled = settings.pooled.load(std::sync::atomic::Ordering::Relaxed);
+    let connection = PgConnection::connect_with(&options).await.map_err(|error| explain(&error))?;
+    let (mut session, _) = who(connection).await?;
+    settings.found_pooler();
+    session.pooled = true;
     Ok(session)
+}
+
+/// Opens a session that listens, within `connect_timeout`. sqlx wants a pool to take it from, which is asked for no second one: whoever
+/// listens has to know when something may have been missed.
+///
+/// # Errors
+/// As [`open`].
+pub(super) async fn listener(settings: &Settings) -> Result<PgListener, Fault> {
+    let target = settings.target().await?;
+    let options = options(&settings.configured, &target).await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .min_connections(0)
+        .test_before_acquire(false)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .acquire_timeout(settings.connect_timeout())
+        .connect_lazy_with(options);
+    let mut listener = PgListener::connect_with(&pool).await.map_err(|error| explained(&error, &settings.configured, &target))?;
+    listener.eager_reconnect(false);
+    listener.ignore_pool_close_event(true);
+    Ok(listener)
+}
+
+async fn who(connection: PgConnection) -> Result<(Session, Option<String>), Fault> {
+    let mut session = Session::new(connection);
+    let row = session.ask(WHO).await?;
+    let unreadable = |error: sqlx::Error| Fault::of(&error);
+    session.read_only = row.try_get::<String, _>(0).map_err(unreadable)? == "on";
+    Ok((session, row.try_get(1).map_err(unreadable)?))
 }
 
 fn unavailable(detail: String) -> Fault {
     Fault::lost(SqlErrorCode::Unavailable, detail)
 }
 
-async fn connect(endpoint: &Endpoint) -> Result<Box<dyn Stream>, Fault> {
-    match endpoint {
-        Endpoint::Unix(path) => {
-            let stream = UnixStream::connect(path).await;
-            Ok(Box::new(
-                stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?,
-            ))
-        }
-        Endpoint::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await;
-            let stream =
-                stream.map_err(|error| unavailable(format!("cannot connect: {error}; check the url and whether the server runs")))?;
-            tune(&stream).map_err(|error| unavailable(format!("the connection cannot be set up: {error}")))?;
-            Ok(Box::new(stream))
-        }
-    }
-}
-
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER)?;
-    #[cfg(target_os = "linux")]
-    {
-        // What was sent and is not confirmed for as long ends the connection as well.
-        let unconfirmed = KEEPALIVE_AFTER + KEEPALIVE_EVERY * KEEPALIVE_TRIES;
-        sockopt::set_tcp_user_timeout(stream, u32::try_from(unconfirmed.as_millis()).unwrap_or(u32::MAX))?;
-    }
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_TRIES)?;
-    Ok(())
-}
-
-/// Asks for TLS, where it is wanted. Says whether the stream is now protected by it.
-async fn secure(settings: &Settings, target: &Target, mut stream: Box<dyn Stream>) -> Result<(Box<dyn Stream>, bool), Fault> {
-    let host = match &target.endpoint {
-        Endpoint::Tcp { host, .. } if target.tls != TlsMode::Disable => host,
-        Endpoint::Tcp { .. } => return Ok((stream, false)),
-        // Servers have no TLS on Unix sockets.
-        Endpoint::Unix(_) if target.tls == TlsMode::Disable || target.tls == TlsMode::Prefer => return Ok((stream, false)),
-        Endpoint::Unix(_) => {
-            return Err(unavailable(format!("tls = {:?} is not possible on a Unix socket: leave tls out", target.tls.as_str())));
+/// What sqlx is told. It would take from the environment what it is not.
+///
+/// # Errors
+/// `unavailable`: a file that cannot be used, or a variable of the environment that would be.
+async fn options(configured: &model::Postgres, target: &Target) -> Result<PgConnectOptions, Fault> {
+    check_environment(configured.tls_client.is_some(), |variable| std::env::var_os(variable).is_some())?;
+    let options = PgConnectOptions::new_without_pgpass()
+        .username(&target.user)
+        .password(target.password.as_ref().map_or("", |password| password.0.as_str()))
+        .database(&target.database)
+        .application_name("outhaul")
+        .extra_float_digits(None)
+        .statement_cache_capacity(STATEMENTS_KEPT)
+        .ssl_mode(mode(target)?)
+        .disable_statement_logging();
+    let options = match &target.endpoint {
+        Endpoint::Tcp { host, port } => options.host(host).port(*port),
+        Endpoint::Unix(file) => {
+            let port = file.extension().and_then(OsStr::to_str).and_then(|port| port.parse().ok());
+            let (Some(folder), Some(port)) = (file.parent(), port) else {
+                return Err(unavailable("the name of a Unix socket must end in its port".to_owned()));
+            };
+            options.host("localhost").socket(folder).port(port)
         }
     };
-    let broken = |error: io::Error| Fault::broken(&error);
-    let mut request = BytesMut::new();
-    frontend::ssl_request(&mut request);
-    stream.write_all(&request).await.map_err(broken)?;
-    // One byte, and not one more: what follows belongs to TLS.
-    match stream.read_u8().await.map_err(broken)? {
-        b'S' => tls::handshake(&settings.configured, target.tls, host, stream).await.map(|stream| (stream, true)),
-        b'N' if target.tls == TlsMode::Prefer => Ok((stream, false)),
-        b'N' => Err(unavailable(format!(
-            "the server has no TLS, and tls = {:?} asks for it{}: let the server use TLS, or write tls = \"disable\" for a network that nobody can listen in to",
-            target.tls.as_str(),
-            if settings.configured.tls.is_none() { " (the default for a host that is not this machine)" } else { "" }
+    // The files are read each time: certificates are renewed while the host runs.
+    let configured = configured.clone();
+    let with_files = tokio::task::spawn_blocking(move || with_files(options, &configured)).await;
+    with_files.map_err(|error| unavailable(error.to_string()))?
+}
+
+/// Refuses variables that would be used besides the configuration.
+fn check_environment(has_certificate: bool, is_set: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    let overruled = |variable: &str| has_certificate && variable != "PGOPTIONS";
+    match VARIABLES.into_iter().find(|variable| is_set(variable) && !overruled(variable)) {
+        Some(variable) => Err(unavailable(format!(
+            "the environment variable {variable} is set, which would change the connection: unset it, the configuration file is all that counts"
         ))),
-        _ => Err(Fault::protocol("its answer to the question for TLS is neither S nor N")),
+        None => Ok(()),
     }
 }
 
-async fn authenticate(wire: &mut Wire, target: &Target, protected: bool) -> Result<(), Fault> {
-    let password = || {
-        target.password.as_ref().map(|password| password.0.as_bytes()).ok_or_else(|| {
-            unavailable(format!("the server asks for the password of {:?}: add password = {{ secret = \"NAME\" }}", target.user))
-        })
-    };
-    let malformed = |error: io::Error| Fault::protocol(&error.to_string());
-    let mut scram = None;
-    loop {
-        match wire.receive().await? {
-            Message::AuthenticationOk => {
-                // A server that skips the end of SCRAM has not shown that it knows the password.
-                return if scram.is_none() { Ok(()) } else { Err(Fault::protocol("it ended the authentication too soon")) };
-            }
-            Message::AuthenticationCleartextPassword if protected || target.endpoint.is_local() => {
-                frontend::password_message(password()?, wire.out()).map_err(malformed)?;
-            }
-            Message::AuthenticationCleartextPassword => {
-                return Err(unavailable("the server asks for the password in clear text, over a connection without TLS: use TLS, or scram-sha-256 in pg_hba.conf".to_owned()));
-            }
-            Message::AuthenticationMd5Password(body) => {
-                let hash = md5_hash(target.user.as_bytes(), password()?, body.salt());
-                frontend::password_message(hash.as_bytes(), wire.out()).map_err(malformed)?;
-            }
-            Message::AuthenticationSasl(body) => {
-                if !body.mechanisms().any(|mechanism| Ok(mechanism == SCRAM_SHA_256)).map_err(malformed)? {
-                    return Err(unavailable("the server offers no SCRAM-SHA-256: allow scram-sha-256 in pg_hba.conf".to_owned()));
-                }
-                let begun = ScramSha256::new(password()?, ChannelBinding::unsupported());
-                frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), wire.out()).map_err(malformed)?;
-                scram = Some(begun);
-            }
-            Message::AuthenticationSaslContinue(body) => {
-                let Some(begun) = &mut scram else { return Err(Fault::protocol("it goes on with an authentication that never began")) };
-                begun.update(body.data()).map_err(malformed)?;
-                frontend::sasl_response(begun.message(), wire.out()).map_err(malformed)?;
-            }
-            Message::AuthenticationSaslFinal(body) => {
-                let Some(mut begun) = scram.take() else { return Err(Fault::protocol("it ends an authentication that never began")) };
-                begun.finish(body.data()).map_err(|error| unavailable(format!("the server does not know the password itself: {error}")))?;
-            }
-            Message::ErrorResponse(body) => return Err(Fault::of(&body)),
-            Message::NoticeResponse(_) | Message::ParameterStatus(_) => {}
-            _ => {
-                return Err(unavailable(
-                    "the server asks for a kind of authentication that the host does not have: allow scram-sha-256 in pg_hba.conf"
-                        .to_owned(),
-                ));
-            }
+fn mode(target: &Target) -> Result<PgSslMode, Fault> {
+    Ok(match (&target.endpoint, target.tls) {
+        // Servers have no TLS on Unix sockets.
+        (_, TlsMode::Disable) | (Endpoint::Unix(_), TlsMode::Prefer) => PgSslMode::Disable,
+        (Endpoint::Unix(_), mode) => {
+            return Err(unavailable(format!("tls = {:?} is not possible on a Unix socket: leave tls out", mode.as_str())));
         }
+        (_, TlsMode::Prefer) => PgSslMode::Prefer,
+        (_, TlsMode::Require) => PgSslMode::Require,
+        (_, TlsMode::VerifyCa) => PgSslMode::VerifyCa,
+        (_, TlsMode::VerifyFull) => PgSslMode::VerifyFull,
+    })
+}
+
+/// Checked here, because sqlx names no file.
+fn with_files(options: PgConnectOptions, configured: &model::Postgres) -> Result<PgConnectOptions, Fault> {
+    // Without a file: nothing, rather than what the environment says.
+    let authorities = configured.tls_ca_file.as_ref().map(|file| certificates("tls_ca_file", file)).transpose()?;
+    let options = options.ssl_root_cert_from_pem(authorities.unwrap_or_default());
+    let Some(ClientCertificate { certificate, key }) = &configured.tls_client else { return Ok(options) };
+    let chain = certificates("tls_cert_file", certificate)?;
+    let pem = std::fs::read(key).map_err(|error| unusable("tls_key_file", key, &error.to_string()))?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unusable("tls_key_file", key, &error.to_string()))?;
+    Ok(options.ssl_client_cert_from_pem(chain).ssl_client_key_from_pem(pem))
+}
+
+fn unusable(key: &str, file: &Path, reason: &str) -> Fault {
+    unavailable(format!("{key} = \"{}\" cannot be used: {reason}", file.display()))
+}
+
+fn certificates(key: &str, file: &Path) -> Result<Vec<u8>, Fault> {
+    let pem = std::fs::read(file).map_err(|error| unusable(key, file, &error.to_string()))?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    if read.map_err(|error| unusable(key, file, &error.to_string()))?.is_empty() {
+        return Err(unusable(key, file, "it has no certificate in PEM form"));
+    }
+    Ok(pem)
+}
+
+/// Why no connection came about, and what can be done.
+fn explained(error: &sqlx::Error, configured: &model::Postgres, target: &Target) -> Fault {
+    match error {
+        sqlx::Error::Io(error) => match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+            Some(error) => unavailable(certificate(error, target)),
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Fault::broken(error),
+            None => unavailable(format!("cannot connect: {error}; check the url and whether the server runs")),
+        },
+        sqlx::Error::Tls(error) => match (error.downcast_ref::<rustls::Error>(), &configured.tls_client) {
+            (Some(error), Some(client)) => unusable("tls_cert_file", &client.certificate, &error.to_string()),
+            _ if error.to_string().contains("does not support TLS") => unavailable(format!(
+                "the server has no TLS, and tls = {:?} asks for it{}: let the server use TLS, or write tls = \"disable\" for a network that nobody can listen in to",
+                target.tls.as_str(),
+                if configured.tls.is_none() { " (the default for a host that is not this machine)" } else { "" }
+            )),
+            _ => unavailable(format!("TLS: {error}; tls_ca_file names the authority to trust")),
+        },
+        sqlx::Error::Protocol(text) if text.contains("authentication method") => unavailable(
+            "the server asks for a kind of authentication that the host does not have: allow scram-sha-256 in pg_hba.conf".to_owned(),
+        ),
+        sqlx::Error::Database(said) if target.password.is_none() && said.code().is_some_and(|code| code == "28P01") => {
+            unavailable(format!("the server asks for the password of {:?}: add password = {{ secret = \"NAME\" }}", target.user))
+        }
+        sqlx::Error::PoolTimedOut => {
+            unavailable("no connection within connect_timeout: check the url and whether the server runs".to_owned())
+        }
+        error => Fault { lost: true, ..Fault::of(error) },
     }
 }
 
-/// Waits until the session is ready. Returns the server process that it greets with.
-async fn ready(wire: &mut Wire) -> Result<i32, Fault> {
-    let mut process = 0;
-    loop {
-        match wire.receive().await? {
-            Message::BackendKeyData(body) => process = body.process_id(),
-            Message::NoticeResponse(_) | Message::ParameterStatus(_) => {}
-            Message::ErrorResponse(body) => return Err(Fault::of(&body)),
-            Message::ReadyForQuery(_) => return Ok(process),
-            _ => return Err(Fault::protocol("an unexpected message at the start")),
+fn certificate(error: &rustls::Error, target: &Target) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "TLS: the server's certificate comes from no trusted authority: name the authority's certificate with tls_ca_file".to_owned()
+        }
+        rustls::Error::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) => {
+            let host = match &target.endpoint {
+                Endpoint::Tcp { host, .. } => host.as_str(),
+                Endpoint::Unix(_) => "localhost",
+            };
+            format!("TLS: the server's certificate is not for {host:?}: write the name that it is for into the url, or tls = \"verify-ca\"")
+        }
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "TLS: the server's certificate has expired: renew it".to_owned()
+        }
+        error => format!("TLS: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_cannot_be_overruled_are_refused() {
+        for (variable, has_certificate, refused) in [
+            ("PGOPTIONS", false, true),
+            ("PGOPTIONS", true, true),
+            ("PGSSLCERT", false, true),
+            ("PGSSLKEY", true, false),
+            ("PGPASSWORD", false, false),
+        ] {
+            let checked = check_environment(has_certificate, |name| name == variable);
+            assert_eq!(checked.is_err(), refused, "{variable}");
+            assert!(checked.is_ok() || checked.unwrap_err().error.detail.contains(variable));
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What the server and the connection say, in our words.
 
 use crate::sql::{SqlError, SqlErrorCode};
-use fallible_iterator::FallibleIterator;
-use postgres_protocol::message::backend::ErrorResponseBody;
+use futures_util::FutureExt;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use std::future::Future;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 /// So much of what a server says is kept, in bytes: it may quote a whole statement.
@@ -57,12 +59,11 @@ impl Fault {
         Self::lost(SqlErrorCode::Other, format!("the server does not keep to the protocol: {what}; is it a PostgreSQL server?"))
     }
 
-    /// A row was announced that cannot be handed out.
-    pub(super) fn row_too_long() -> Self {
-        Self::lost(
-            SqlErrorCode::TypeMismatch,
-            "a row is longer than all results of the call may be: ask for less, or raise limits.returned_bytes",
-        )
+    /// What the client is given over to: a server may say anything.
+    pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Self>>) -> Result<T, Self> {
+        // Whatever it left half done is closed.
+        let ended = AssertUnwindSafe(work).catch_unwind().await;
+        ended.unwrap_or_else(|_| Err(Self::protocol("the client cannot make sense of its answer")))
     }
 
     /// No answer in time, not even to the server's own time-out.
@@ -85,41 +86,40 @@ impl Fault {
         self
     }
 
-    /// What the server answered.
-    pub(super) fn of(body: &ErrorResponseBody) -> Self {
-        let mut said = Said::default();
-        let mut fields = body.fields();
-        // A field that cannot be read ends the list: what came before it is good.
-        while let Ok(Some(field)) = fields.next() {
-            let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
-            match field.type_() {
-                b'S' if said.severity.is_empty() => said.severity = text,
-                // Not translated, as 'S' is.
-                b'V' => said.severity = text,
-                b'C' => said.state = text,
-                b'M' => said.message = text,
-                b'H' => said.hint = text,
-                _ => {}
-            }
+    /// What sqlx reports: an answer of the server, or what went wrong with the connection.
+    pub(super) fn of(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(error) => match error.try_downcast_ref::<PgDatabaseError>() {
+                Some(error) => Said {
+                    fatal: matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic),
+                    state: error.code(),
+                    message: error.message(),
+                    hint: error.hint().unwrap_or_default(),
+                }
+                .fault(),
+                None => Self::protocol("an error of another kind of server"),
+            },
+            sqlx::Error::Io(error) => Self::broken(error),
+            sqlx::Error::Protocol(text) => Self::protocol(text),
+            error => Self::lost(SqlErrorCode::Other, error.to_string()),
         }
-        said.fault()
     }
 }
 
 /// The fields of an error that are used. Not its detail, which quotes values of the row.
-#[derive(Debug, Default)]
-struct Said {
-    severity: String,
-    state: String,
-    message: String,
-    hint: String,
+#[derive(Debug)]
+struct Said<'a> {
+    fatal: bool,
+    state: &'a str,
+    message: &'a str,
+    hint: &'a str,
 }
 
-impl Said {
+impl Said<'_> {
     fn fault(&self) -> Fault {
-        let (code, reach, advice) = classify(&self.state, &self.message);
+        let (code, reach, advice) = classify(self.state, self.message);
         // Data exceptions quote the value.
-        let mut detail = if self.state.starts_with("22") { without_quoted(&self.message) } else { self.message.clone() };
+        let mut detail = if self.state.starts_with("22") { without_quoted(self.message) } else { self.message.to_owned() };
         if advice.is_empty() && !self.hint.is_empty() {
             detail = format!("{detail} ({})", self.hint);
         }
@@ -132,8 +132,7 @@ impl Said {
         if !advice.is_empty() {
             detail = format!("{detail}; {advice}");
         }
-        let fatal = matches!(self.severity.as_str(), "FATAL" | "PANIC");
-        Fault { error: SqlError::new(code, detail), lost: fatal || matches!(reach, Reach::Server | Reach::Pooler), reach }
+        Fault { error: SqlError::new(code, detail), lost: self.fatal || matches!(reach, Reach::Server | Reach::Pooler), reach }
     }
 }
 
@@ -195,7 +194,7 @@ mod tests {
     use super::*;
 
     fn said(severity: &str, state: &str, message: &str) -> Fault {
-        Said { severity: severity.to_owned(), state: state.to_owned(), message: message.to_owned(), hint: String::new() }.fault()
+        Said { fatal: severity == "FATAL", state, message, hint: "" }.fault()
     }
 
     #[test]

@@ -2,11 +2,18 @@
 //!
 //! Sessions are shared by the adapters that were granted the same database, and lent from one transaction to the next. Whatever would
 //! outlive the transaction on its session (settings, locks of the session, temporary tables, prepared statements) is refused, because
-//! putting it right afterwards would cost a round trip each time. The rights of an adapter are those of its role in the
-//! database: this guard keeps sessions clean, and does not stand in for GRANT.
+//! putting it right afterwards would cost a round trip each time.
+//!
+//! It reads words. It keeps sessions clean of what a statement says, and is no boundary between adapters: those that share a database
+//! share its role, and what that role may do, each of them may. Nor does it see what a statement runs inside of the server: a role that may create
+//! functions (or finds one that runs a text) can hide anything in one. What an adapter can reach is for GRANT to say: a role of its own
+//! (a database of its own in the configuration), with the rights it needs and no others.
+
+mod words;
 
 use super::fault::Fault;
 use crate::sql::SqlErrorCode;
+use words::{Word, Words};
 
 /// First words of a statement.
 const STATEMENTS: [&str; 14] =
@@ -18,21 +25,37 @@ const OBJECTS: [&str; 9] = ["TABLE", "INDEX", "SEQUENCE", "TYPE", "DOMAIN", "FUN
 /// Words that may stand before them.
 const ADJECTIVES: [&str; 6] = ["OR", "REPLACE", "UNIQUE", "UNLOGGED", "CONSTRAINT", "IF"];
 
-/// Functions whose effect stays with the session, or that run statements out of a text; and the schema of temporary tables.
-const NAMES: [&str; 12] = [
+/// Functions whose effect stays with the session, or that run statements out of a text; and the view that is written to by setting.
+const NAMES: [&str; 15] = [
     "set_config",
-    "pg_temp",
+    "pg_settings",
+    "setseed",
     "pg_advisory_lock",
     "pg_advisory_lock_shared",
     "pg_try_advisory_lock",
     "pg_try_advisory_lock_shared",
-    "query_to_xml",
-    "query_to_xmlschema",
-    "query_to_xml_and_xmlschema",
+    "ts_stat",
+    "ts_rewrite",
     "lo_open",
     "lo_import",
     "lo_export",
+    // Of extensions that come with PostgreSQL.
+    "connectby",
+    "xpath_table",
+    "set_limit",
 ];
+
+/// How such names begin: schemas of temporary tables; functions of the extension `tablefunc`.
+const BEGINNINGS: [&str; 3] = ["pg_temp", "pg_toast_temp", "crosstab"];
+
+/// How such names end: functions that run a query, or read a table or a cursor, and return XML.
+const ENDS: [&str; 2] = ["_to_xml", "_xmlschema"];
+
+/// Before the first word.
+const NONE: Word<'_> = Word { text: "", quoted: true };
+
+const EXECUTE: &str = "EXECUTE is not allowed but for the function of a trigger: prepared statements belong to the host (a column of that name goes into \
+                       double quotes)";
 
 /// So many words tell what CREATE, ALTER or DROP is about.
 const MOST_LOOKED_AT: usize = 8;
@@ -44,20 +67,35 @@ const MOST_LOOKED_AT: usize = 8;
 pub(super) fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
     let mut list: Vec<String> = Vec::new();
-    let (mut last_but_one, mut last) = ("", "");
-    for word in (Words { rest: sql }) {
-        if let Some(name) = NAMES.iter().find(|name| word.eq_ignore_ascii_case(name)) {
+    let mut last = NONE;
+    for word in Words::of(sql) {
+        let word = match word {
+            Ok(word) => word,
+            Err(unclear) => return denied(unclear.to_owned()),
+        };
+        if is_hidden(word.text) {
             return denied(format!(
-                "{name} is not allowed: its effect would stay on a session that others share, or is hidden from the host"
+                "{} is not allowed: its effect would stay on a session that others share, or is hidden from the host",
+                word.text
             ));
         }
-        if is_one_of(word, &["TEMP", "TEMPORARY"]) && makes_a_table(last_but_one, last) {
-            return denied("temporary tables are not allowed: they would stay on a session that others share".to_owned());
+        if word.is(&["TEMP", "TEMPORARY"]) && last.is(&["CREATE", "LOCAL", "GLOBAL", "REPLACE", "INTO"]) {
+            return denied(
+                "temporary tables are not allowed: they would stay on a session that others share (a table of that name goes into \
+                 double quotes)"
+                    .to_owned(),
+            );
+        }
+        if last.is(&["EXECUTE"]) && !word.is(&["FUNCTION", "PROCEDURE"]) {
+            return denied(EXECUTE.to_owned());
         }
         if list.len() < MOST_LOOKED_AT {
-            list.push(word.to_ascii_uppercase());
+            list.push(if word.quoted { format!("\"{}\"", word.text) } else { word.text.to_ascii_uppercase() });
         }
-        (last_but_one, last) = (last, word);
+        last = word;
+    }
+    if last.is(&["EXECUTE"]) {
+        return denied(EXECUTE.to_owned());
     }
     let Some(first) = list.first() else { return Err(Fault::harmless(SqlErrorCode::Syntax, "there is no statement in it")) };
     if matches!(first.as_str(), "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" | "SAVEPOINT" | "RELEASE" | "PREPARE") {
@@ -76,133 +114,47 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn is_one_of(word: &str, words: &[&str]) -> bool {
-    words.iter().any(|known| word.eq_ignore_ascii_case(known))
+/// Whether a statement counts the rows that it changes, rather than those that it returns: by its own verb, which may stand behind
+/// common tables.
+pub(super) fn changes_rows(sql: &str) -> bool {
+    let mut words = Words::of(sql);
+    let Some(Ok(first)) = words.next() else { return false };
+    if !first.is(&["WITH"]) {
+        return first.is(&["INSERT", "UPDATE", "DELETE", "MERGE"]);
+    }
+    // Only SELECT, VALUES and TABLE can be no names.
+    let mut last = NONE;
+    while let Some(Ok(word)) = words.next() {
+        if words.depth > 0 {
+            last = NONE;
+            continue;
+        }
+        if word.is(&["SELECT", "VALUES", "TABLE"]) {
+            return false;
+        }
+        let verb = (last.is(&["INSERT", "MERGE"]) && word.is(&["INTO"]))
+            || (last.is(&["DELETE"]) && word.is(&["FROM"]))
+            || (last.is(&["UPDATE"]) && !word.is(&["AS"]));
+        if verb {
+            return true;
+        }
+        last = word;
+    }
+    false
 }
 
-/// Whether a word that comes next says what kind of table is made: `CREATE TEMP`, `SELECT ... INTO TEMP`, but not `INSERT INTO temp`.
-fn makes_a_table(last_but_one: &str, last: &str) -> bool {
-    is_one_of(last, &["CREATE", "LOCAL", "GLOBAL", "REPLACE"])
-        || (is_one_of(last, &["INTO"]) && !is_one_of(last_but_one, &["INSERT", "MERGE"]))
-}
-
-/// The words of a statement: names (quoted or not) and keywords. Not what stands in texts and comments.
-struct Words<'a> {
-    rest: &'a str,
-}
-
-impl<'a> Words<'a> {
-    /// Skips to behind the next `end`, and returns what was skipped, without it.
-    fn until(&mut self, end: &str) -> &'a str {
-        match self.rest.split_once(end) {
-            Some((skipped, rest)) => {
-                self.rest = rest;
-                skipped
-            }
-            None => std::mem::take(&mut self.rest),
-        }
-    }
-
-    /// Skips the rest of a comment that has begun. They nest.
-    fn comment(&mut self) {
-        let mut depth = 1;
-        while depth > 0 && !self.rest.is_empty() {
-            if let Some(rest) = self.rest.strip_prefix("/*") {
-                (self.rest, depth) = (rest, depth + 1);
-            } else if let Some(rest) = self.rest.strip_prefix("*/") {
-                (self.rest, depth) = (rest, depth - 1);
-            } else {
-                let mut characters = self.rest.chars();
-                characters.next();
-                self.rest = characters.as_str();
-            }
-        }
-    }
-
-    /// Skips the rest of a text that has begun with a quote; with `escapes`, a backslash takes the next character.
-    fn text(&mut self, escapes: bool) {
-        let mut characters = self.rest.chars();
-        while let Some(character) = characters.next() {
-            match character {
-                '\\' if escapes => drop(characters.next()),
-                // Two quotes in a row are one inside of the text; read as two texts they are skipped as well.
-                '\'' => break,
-                _ => {}
-            }
-        }
-        self.rest = characters.as_str();
-    }
-}
-
-impl<'a> Iterator for Words<'a> {
-    type Item = &'a str;
-
-    fn next(&mut self) -> Option<&'a str> {
-        loop {
-            self.rest = self.rest.trim_start();
-            let first = self.rest.chars().next()?;
-            let after = self.rest.get(first.len_utf8()..).unwrap_or_default();
-            if let Some(rest) = self.rest.strip_prefix("--") {
-                self.rest = rest;
-                self.until("\n");
-            } else if let Some(rest) = self.rest.strip_prefix("/*") {
-                self.rest = rest;
-                self.comment();
-            } else if first == '\'' {
-                self.rest = after;
-                self.text(false);
-            } else if first == '"' {
-                self.rest = after;
-                return Some(self.until("\""));
-            } else if first == '$' {
-                // `$tag$ ... $tag$`, or a parameter.
-                let end = after.find(|character: char| !(character.is_alphanumeric() || character == '_')).unwrap_or(after.len());
-                let (tag, rest) = after.split_at(end);
-                self.rest = rest;
-                if let Some(rest) = rest.strip_prefix('$')
-                    && !tag.starts_with(|character: char| character.is_ascii_digit())
-                {
-                    self.rest = rest;
-                    self.until(&format!("${tag}$"));
-                }
-            } else if first.is_alphabetic() || first == '_' {
-                let end = self.rest.find(|character: char| !(character.is_alphanumeric() || matches!(character, '_' | '$')));
-                let (word, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
-                self.rest = rest;
-                if word.eq_ignore_ascii_case("e")
-                    && let Some(rest) = rest.strip_prefix('\'')
-                {
-                    self.rest = rest;
-                    self.text(true);
-                    continue;
-                }
-                return Some(word);
-            } else {
-                self.rest = after;
-            }
-        }
-    }
+/// Whether a name stands for something that the host would not see, or that would stay.
+fn is_hidden(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    NAMES.contains(&name.as_str())
+        || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+        || ENDS.iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn words(sql: &str) -> Vec<&str> {
-        Words { rest: sql }.collect()
-    }
-
-    #[test]
-    fn texts_and_comments_are_no_words() {
-        assert_eq!(
-            words("SELECT 'a ''set_config'' b', $1, $$x y$$, $t$ $$ z $t$, \"Na me\" -- c\n/* d /* e */ f */ g"),
-            ["SELECT", "Na me", "g"]
-        );
-        assert_eq!(words(r"SELECT E'a\'b', e'c\\' d"), ["SELECT", "d"]);
-        assert_eq!(words("a$b $1c $"), ["a$b"]);
-        assert_eq!(words("'open"), Vec::<&str>::new());
-    }
 
     #[test]
     fn work_on_data_and_own_tables_is_allowed() {
@@ -212,13 +164,15 @@ mod tests {
             "/* a /* b */ */ WITH c AS (SELECT 1) UPDATE t SET a = 'BEGIN'",
             "insert into t values ('set_config')",
             "UPDATE t SET temp = 1, set_config_x = 2",
-            "INSERT INTO temp (a) VALUES (1)",
+            "INSERT INTO \"temp\" (a) VALUES (1)",
             "INSERT INTO temperatures VALUES (1)",
-            "WITH a AS (DELETE FROM t RETURNING id) INSERT INTO temp SELECT id FROM a",
+            "WITH a AS (DELETE FROM t RETURNING id) INSERT INTO \"temp\" SELECT id FROM a",
             "CREATE TABLE IF NOT EXISTS t (id bigint)",
             "CREATE UNIQUE INDEX CONCURRENTLY i ON t (id)",
             "CREATE OR REPLACE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('c', ''); RETURN NULL; END $$",
             "CREATE TRIGGER r AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION f()",
+            "CREATE TRIGGER r AFTER INSERT ON t execute procedure f()",
+            "SELECT \"execute\", \"EXECUTE\" FROM t WHERE a LIKE E'\\\\'",
             "DROP TABLE IF EXISTS t",
             "SELECT pg_advisory_xact_lock(1)",
             "MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE",
@@ -254,7 +208,22 @@ mod tests {
             ("create local temporary table t (id int)", "temporary"),
             ("SELECT 1 AS a INTO TEMP t", "temporary"),
             ("SELECT a, b, c, d, e, f, g, h, i INTO TEMPORARY t FROM u", "temporary"),
+            ("SELECT 1 AS insert INTO TEMP t", "temporary"),
             ("CREATE TABLE pg_temp.t (id int)", "pg_temp"),
+            ("CREATE TABLE pg_temp_3.t (id int)", "pg_temp"),
+            ("--\rCOMMIT /*\n SELECT 1 -- */", "execute or begin and commit"),
+            ("UPDATE pg_catalog.pg_settings SET setting = 'x' WHERE name = 'a.b'", "pg_settings"),
+            ("SELECT U&\"set\\005fconfig\"('a.b', '1', false)", "U&"),
+            ("SELECT * FROM ts_stat('select ' || 'set_' || 'config(1)')", "ts_stat"),
+            ("SELECT ts_rewrite('a'::tsquery, 'select ' || 'b')", "ts_rewrite"),
+            ("SELECT query_to_xml_and_xmlschema('x', true, true, '')", "query_to_xml_and_xmlschema"),
+            ("SELECT \"cursor_to_xml\"('c', 1, true, true, '')", "cursor_to_xml"),
+            ("SELECT database_to_xmlschema(true, true, '')", "database_to_xmlschema"),
+            ("SELECT * FROM crosstab3('x')", "crosstab3"),
+            ("CREATE TABLE z AS EXECUTE x", "EXECUTE"),
+            ("EXPLAIN ANALYZE EXECUTE x(1)", "EXECUTE"),
+            ("EXPLAIN EXECUTE", "EXECUTE"),
+            ("EXPLAIN EXECUTE \"function\"", "EXECUTE"),
             ("CREATE OR REPLACE TEMP VIEW v AS SELECT 1", "temporary"),
             ("ALTER SYSTEM SET x = 1", "ALTER SYSTEM"),
             ("CREATE ROLE r", "CREATE ROLE"),
@@ -270,12 +239,31 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn any_text_is_read_to_its_end(sql in "[ -~é\\n$'\"]{0,80}") {
-            let _ = check(&sql);
+    #[test]
+    fn the_verb_of_a_statement_is_found_behind_common_tables() {
+        for sql in [
+            "insert INTO t VALUES (1)",
+            "UPDATE t SET a = (SELECT 1)",
+            "WITH a AS (SELECT 1) UPDATE t SET a = 1",
+            "WITH RECURSIVE a (b) AS MATERIALIZED (SELECT ')'), update AS (SELECT 2) INSERT INTO t SELECT 1",
+            "WITH a AS (SELECT 1) DELETE FROM t",
+            "WITH a AS (SELECT 1) MERGE INTO t USING a ON true WHEN MATCHED THEN DELETE",
+        ] {
+            assert!(changes_rows(sql), "{sql}");
         }
+        for sql in [
+            "SELECT 1",
+            "(SELECT 1)",
+            "WITH a AS (UPDATE t SET b = 1 RETURNING b) SELECT b FROM a",
+            "WITH update AS (DELETE FROM t RETURNING b), insert (c) AS (VALUES (1)) TABLE update",
+            "CREATE TABLE t AS SELECT 1",
+            "",
+        ] {
+            assert!(!changes_rows(sql), "{sql}");
+        }
+    }
 
+    proptest! {
         #[test]
         fn a_word_is_found_behind_any_texts(before in prop::collection::vec(prop::sample::select(vec!["'x'", "--y\n", "/*z*/", "$$q$$", "1", "E'\\''", "(", ","]), 0..8)) {
             let sql = format!("SELECT {} set_config(1)", before.join(" "));

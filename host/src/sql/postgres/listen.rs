@@ -7,11 +7,9 @@
 use super::connect;
 use super::fault::Fault;
 use super::pool::Pool;
-use super::session::Session;
 use super::settings::Settings;
 use crate::sql::{Access, Heard, SqlErrorCode};
-use postgres_protocol::message::backend::Message;
-use postgres_protocol::message::frontend;
+use sqlx::postgres::PgListener;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,12 +27,17 @@ const QUIET: Duration = Duration::from_secs(30);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// See [`crate::sql::Listener`].
-#[derive(Debug)]
 pub(super) struct Listener {
     settings: Arc<Settings>,
     pool: Arc<Pool>,
     channel: String,
-    session: Option<Session>,
+    listener: Option<PgListener>,
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Listener").field("channel", &self.channel).finish_non_exhaustive()
+    }
 }
 
 impl Listener {
@@ -47,75 +50,62 @@ impl Listener {
             let text = format!("{channel:?} is no name of a channel: it must have from 1 to {LONGEST_CHANNEL} bytes, and no NUL character");
             return Err(Fault::harmless(SqlErrorCode::Syntax, text));
         }
-        Ok(Self { settings, pool, channel: channel.to_owned(), session: None })
+        Ok(Self { settings, pool, channel: channel.to_owned(), listener: None })
     }
 
     /// Waits for a notification. The first call, and the first one after an error, connects and says so.
     pub(super) async fn heard(&mut self) -> Result<Heard, Fault> {
-        let Some(session) = &mut self.session else { return self.connect().await };
-        match hear(session, &self.channel).await {
+        let Some(listener) = &mut self.listener else { return self.connect().await };
+        match hear(listener, &self.channel).await {
             Ok(()) => Ok(Heard::Notification),
             Err(fault) => {
-                self.session = None;
+                self.listener = None;
                 Err(fault)
             }
         }
     }
 
     async fn connect(&mut self) -> Result<Heard, Fault> {
-        let mut session = connect::open(&self.settings, Instant::now() + self.settings.connect_timeout()).await?;
+        let mut listener = connect::listener(&self.settings).await?;
         let proof = format!("outhaul_proof_{:016x}", rand::random::<u64>());
-        answered(session.ask(&format!("LISTEN {}; LISTEN {}", quoted(&self.channel), quoted(&proof)))).await?;
+        // Only once it is proven: a pooler's server process would go on listening, and hand others what is not theirs.
+        answered(listener.listen(&proof)).await?;
         let mut lease = self.pool.lease(Access::ReadWrite, Instant::now() + ANSWER_WITHIN).await?;
-        answered(lease.session.ask(&format!("NOTIFY {}", quoted(&proof)))).await?;
-        lease.hand_back();
-        let Ok(proven) = tokio::time::timeout(PROOF_WITHIN, hear(&mut session, &proof)).await else { return Ok(Heard::Never) };
+        let told = tokio::time::timeout(ANSWER_WITHIN, lease.session.tell(format!("NOTIFY {proof}"))).await;
+        match told.unwrap_or_else(|_| Err(Fault::silent(ANSWER_WITHIN))) {
+            Ok(()) => lease.hand_back(),
+            // It was heard by whoever has the server process now, which is the wrong one.
+            Err(fault) if lease.session.pooled && fault.error.code == SqlErrorCode::Other => return Ok(Heard::Never),
+            Err(fault) => return Err(fault),
+        }
+        let Ok(proven) = tokio::time::timeout(PROOF_WITHIN, hear(&mut listener, &proof)).await else { return Ok(Heard::Never) };
         proven?;
-        answered(session.ask(&format!("UNLISTEN {}", quoted(&proof)))).await?;
-        self.session = Some(session);
+        answered(listener.listen(&self.channel)).await?;
+        answered(listener.unlisten(&proof)).await?;
+        self.listener = Some(listener);
         Ok(Heard::Connected)
     }
 }
 
 /// The answer, unless it does not come: a server that says nothing proves nothing.
-async fn answered(answer: impl Future<Output = Result<Vec<Option<String>>, Fault>>) -> Result<(), Fault> {
-    tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or_else(|_| Err(Fault::silent(ANSWER_WITHIN))).map(drop)
-}
-
-/// As an identifier, whatever is in it.
-fn quoted(channel: &str) -> String {
-    format!("\"{}\"", channel.replace('"', "\"\""))
-}
-
-/// Waits for a notification of a channel, asking the server now and then whether it is there.
-async fn hear(session: &mut Session, channel: &str) -> Result<(), Fault> {
-    let mut asked = false;
-    loop {
-        let patience = if asked { ANSWER_WITHIN } else { QUIET };
-        let message = match tokio::time::timeout(patience, session.wire.receive()).await {
-            Ok(message) => message?,
-            Err(_) if asked => return Err(Fault::silent(ANSWER_WITHIN)),
-            Err(_) => {
-                frontend::sync(session.wire.out());
-                asked = true;
-                continue;
-            }
-        };
-        match message {
-            Message::NotificationResponse(body) if body.channel().is_ok_and(|name| name == channel) => return Ok(()),
-            Message::ErrorResponse(body) => return Err(Fault::of(&body)),
-            Message::ReadyForQuery(_) => asked = false,
-            _ => {}
-        }
+async fn answered<T>(answer: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Fault> {
+    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
+        Err(_) => Err(Fault::silent(ANSWER_WITHIN)),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn channels_are_quoted() {
-        assert_eq!(quoted("outhaul_a\"; DROP TABLE t; --"), "\"outhaul_a\"\"; DROP TABLE t; --\"");
+/// Waits for a notification of a channel, asking the server now and then whether it is there.
+async fn hear(listener: &mut PgListener, channel: &str) -> Result<(), Fault> {
+    loop {
+        match tokio::time::timeout(QUIET, listener.try_recv()).await {
+            Ok(Ok(Some(notification))) if notification.channel() == channel => return Ok(()),
+            Ok(Ok(Some(_))) => {}
+            Ok(Ok(None)) => return Err(Fault::broken(&std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(Err(error)) => return Err(Fault::of(&error)),
+            Err(_) => {
+                answered(sqlx::raw_sql("").execute(&mut *listener)).await?;
+            }
+        }
     }
 }

@@ -1,22 +1,21 @@
-//! PostgreSQL, over the messages of `postgres-protocol`.
+//! PostgreSQL, over sqlx.
 //!
-//! The messages and SCRAM are that crate's; the order in which they are sent is ours, because it is what a relay's speed is made of.
-//! A claim of 50 rows works for a millisecond, and a round trip to another machine takes half of one: here BEGIN, the settings, all
-//! statements of a call and, where nothing is left to check, COMMIT share one. The clients that were looked at (sqlx, tokio-postgres)
-//! take one for each; they also ask for results in binary form, which a host that knows nothing of a table's types cannot write out;
-//! keep prepared statements by their text alone, or need them where a pooler allows none; read a row of a gigabyte before anybody can
-//! refuse it; and write parameters to the log.
+//! sqlx opens connections, with TLS and SCRAM, keeps prepared statements and listens. What is here is what a host of sandboxed adapters
+//! needs beyond that: transactions that end with their call, deadlines, results that are bounded while they come in, guests' statements
+//! that leave nothing behind on a session, and errors in the words of the contract.
 //!
 //! * `settings`: what is configured, and the secrets.
-//! * `connect`, `tls`: opening a session.
-//! * `wire`: messages in and out.
+//! * `connect`: opening a session.
 //! * `session`: statements in, rows out.
-//! * `values`: parameters and results.
+//! * `values`, `text`: parameters and results.
 //! * `guard`: what a guest's statement may be.
 //! * `fault`: SQLSTATEs in our words.
 //! * `pool`: who uses which session.
 //! * `listen`: notifications.
 //! * `runtime`: for plain threads.
+//!
+//! What sqlx does not allow for: a row is read whole before it can be refused, however long it is; results come in binary form, so that
+//! only known types can be handed out (`values`); and `tls_ca_file` is trusted besides the system's authorities, not instead of them.
 
 mod connect;
 mod fault;
@@ -28,9 +27,8 @@ mod session;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod tls;
+mod text;
 mod values;
-mod wire;
 
 use super::place::place;
 use super::{Access, Bounds, Heard, Rows, SqlError, SqlErrorCode, Statement};
@@ -41,6 +39,7 @@ use pool::{Lease, Pool};
 use runtime::OwnRuntime;
 use session::{Finish, Start, Work};
 use settings::Settings;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -162,7 +161,7 @@ impl Database {
         let result = match guarded(&work) {
             Ok(()) => {
                 let late = work.bounds.deadline.checked_add(LATE).unwrap_or(work.bounds.deadline);
-                let answer = tokio::time::timeout_at(late.into(), lease.session.run(&work)).await;
+                let answer = tokio::time::timeout_at(late.into(), Fault::contained(lease.session.run(&work))).await;
                 answer.unwrap_or_else(|_| Err(Fault::silent(began.elapsed())))
             }
             Err(fault) => Err(fault),
@@ -259,6 +258,10 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) async fn heard(&mut self) -> Result<Heard, SqlError> {
         self.listener.heard().await.map_err(|fault| self.database.error(fault))
+    }
+
+    pub(super) fn behind_pooler(&self) -> bool {
+        self.database.0.settings.pooled.load(Ordering::Relaxed)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The sessions of a database: at most `max_connections`, opened when they are needed, lent to one call or transaction at a time.
 //!
 //! A lease that is not handed back closes its session. So a call whose future is dropped, that ran out of time, or that failed in a
-//! way that leaves the state of the session unknown needs no cleaning up: the server rolls back when the connection ends.
+//! way that leaves the state of the session unknown needs no cleaning up: the server rolls back when the connection ends. sqlx's own
+//! pool hands connections back by itself, after a question to each of them, and reads its options once: here a lost call must cost its
+//! session, and a secret is read for each new one.
 
 use super::connect;
 use super::fault::{Fault, Reach};
@@ -56,7 +58,7 @@ impl Pool {
                 ));
             }
         };
-        let session = match self.idle_session(access) {
+        let session = match self.idle_session(access, deadline).await? {
             Some(session) => session,
             None => {
                 let opened = connect::open(&self.settings, deadline).await;
@@ -75,15 +77,33 @@ impl Pool {
         Ok(Lease { session, pool: Arc::clone(self), _permit: permit })
     }
 
-    /// An idle session that is still alive.
-    fn idle_session(&self, access: Access) -> Option<Session> {
+    /// An idle session that is still alive, rather one that has served the same access.
+    async fn idle_session(&self, access: Access, deadline: Instant) -> Result<Option<Session>, Fault> {
+        let began = Instant::now();
         loop {
-            let mut session = self.idle().pop()?;
+            let taken = {
+                let mut idle = self.idle();
+                let fitting = idle.iter().rposition(|session| session.is_settled_for(access));
+                match fitting {
+                    Some(index) => Some(idle.remove(index)),
+                    None => idle.pop(),
+                }
+            };
+            let Some(mut session) = taken else { return Ok(None) };
             let stale =
                 session.pooled != self.settings.pooled.load(Ordering::Relaxed) || (access == Access::ReadWrite && session.read_only);
+            if stale {
+                continue;
+            }
             // A server that ended says so, or at least hangs up: no call need fail to find out.
-            if !stale && session.wire.is_quiet() {
-                return Some(session);
+            match tokio::time::timeout_at(deadline.into(), session.is_alive()).await {
+                Ok(true) => return Ok(Some(session)),
+                Ok(false) => {}
+                Err(_) => {
+                    let fault = Fault::silent(began.elapsed());
+                    self.learn(&fault);
+                    return Err(fault);
+                }
             }
         }
     }
@@ -115,7 +135,8 @@ pub(super) struct Lease {
 
 impl Lease {
     /// Hands the session back, for the next one in line.
-    pub(super) fn hand_back(self) {
+    pub(super) fn hand_back(mut self) {
+        self.session.rest();
         if !self.session.in_transaction() {
             self.pool.idle().push(self.session);
         }

@@ -1,30 +1,25 @@
-//! One session: statements in, rows out, with as few round trips as can be.
+//! One session: statements in, rows out.
 //!
-//! A call is one *exchange* or a few: everything that needs no answer in between is sent at once, and ends with one Sync. BEGIN,
-//! the settings, the statements and, where nothing is left to check, COMMIT are in one exchange; that is safe, because after an
-//! error the server skips whatever comes before the Sync. The answer of a statement must be looked at before COMMIT if it returns
-//! rows (they may be too many) or has to change a certain number of rows.
+//! sqlx takes a round trip for each statement, so the host adds as few of its own as it can. A call begins its transaction and makes
+//! its settings in one (`BEGIN; SET LOCAL ...`), and ends with COMMIT. A single statement of which no answer can undo it (it returns
+//! nothing, or may not write, and need not change a certain number of rows) is a transaction by itself, on the settings of the session.
 //!
-//! Statements are prepared at their first use, which costs a round trip each, and kept by their text and the types of their
-//! parameters. Behind a pooler they are sent anew each time, without a name, since the next transaction may run on another server
-//! process; for the same reason every setting is made within the transaction.
+//! Statements are prepared at their first use, and kept by sqlx under their text, which is why the types of the parameters are part
+//! of it. Behind a pooler they are sent anew each time, without a name, since the next transaction may run on another server process;
+//! for the same reason every setting is made within the transaction.
 
 use super::fault::{Fault, Reach};
-use super::values::{self, Budget, Field};
-use super::wire::Wire;
+use super::guard;
+use super::values::{self, Budget};
 use crate::sql::place::place;
-use crate::sql::{Access, Bounds, Rows, SqlErrorCode, Statement, Value, Values};
-use bytes::BytesMut;
-use fallible_iterator::FallibleIterator;
-use postgres_protocol::Oid;
-use postgres_protocol::message::backend::Message;
-use postgres_protocol::message::frontend::{self, BindError};
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
+use crate::sql::{Access, Bounds, Rows, SqlErrorCode, Statement, Values};
+use futures_util::TryStreamExt;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Either, Executor, SqlSafeStr, Statement as _};
+use std::time::{Duration, Instant};
 
 /// Prepared statements kept by a session. An adapter has a dozen; several may share a session.
-const STATEMENTS_KEPT: usize = 128;
+pub(super) const STATEMENTS_KEPT: usize = 128;
 
 /// Parameters that a statement can have in the protocol.
 const MOST_PARAMETERS: usize = 65_535;
@@ -33,17 +28,21 @@ const MOST_PARAMETERS: usize = 65_535;
 /// locks for no longer.
 const IDLE_BEYOND: Duration = Duration::from_secs(2);
 
-/// Settings of one transaction. Stale statistics (a table that was analysed while it was empty) turn a claim of milliseconds into one of
-/// seconds: without these ways to read a table the planner keeps to the index. The rest is what results are read by.
-const SETTINGS: &str = "SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', $2, true), \
-    pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true), pg_catalog.set_config('enable_seqscan', 'off', true), \
-    pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('jit', 'off', true), \
-    pg_catalog.set_config('TimeZone', 'UTC', true), pg_catalog.set_config('bytea_output', 'hex', true), \
-    pg_catalog.set_config('extra_float_digits', '1', true)";
+/// A session that was used so recently is taken to be alive; another one is asked first.
+const TRUSTED_FOR: Duration = Duration::from_millis(100);
 
-/// The same for a later call of an open transaction: only its time has changed.
-const TIMES: &str = "SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', $2, true), \
-    pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true)";
+/// Settings of every transaction. Stale statistics (a table that was analysed while it was empty) turn a claim of milliseconds into one
+/// of seconds: without these ways to read a table the planner keeps to the index. Notices would end up in the log, with whatever values
+/// they quote. The rest is how values are written as text.
+pub(super) const SETTINGS: [(&str, &str); 7] = [
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("jit", "off"),
+    ("client_min_messages", "error"),
+    ("TimeZone", "UTC"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "1"),
+];
 
 /// In which transaction statements run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,117 +71,87 @@ pub(super) struct Work {
     pub(super) finish: Finish,
 }
 
-/// What tells prepared statements apart: a parameter of another type makes another statement.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    sql: String,
-    types: Vec<Oid>,
-}
-
-impl Key {
-    fn new(sql: &str, parameters: &[Value]) -> Self {
-        Self { sql: sql.to_owned(), types: parameters.iter().map(values::type_of).collect() }
+impl Work {
+    /// Whether it is one statement that may be a transaction by itself: there is nothing in its answer that could undo it.
+    fn is_alone(&self, access: Access) -> bool {
+        match self.statements.as_slice() {
+            [statement] => {
+                self.finish == Finish::Commit
+                    && statement.must_change.is_none()
+                    && (access == Access::ReadOnly || statement.columns.is_empty())
+            }
+            _ => false,
+        }
     }
-}
-
-/// A statement that the server has parsed before.
-#[derive(Debug)]
-struct Known {
-    /// Its name there; empty: it has none.
-    name: String,
-    fields: Arc<[Field]>,
-    /// When it was used last, in exchanges.
-    used: u64,
-}
-
-/// An answer that is expected.
-enum Expected {
-    /// To Parse and Describe.
-    Prepared { key: Key, name: String },
-    /// To Bind and Execute of a statement of the host's own: rows, if any, are of no interest.
-    Own,
-    /// To Bind and Execute of statement `index`. What it returns is known from before, or is about to be described.
-    Ran { index: usize, fields: Option<Arc<[Field]>>, formats: Vec<i16> },
-    /// To what is left of a statement that returns something else than was asked for.
-    Skipped,
-    /// To COMMIT.
-    Committed,
-}
-
-/// What became of a call so far.
-struct Progress<'a> {
-    statements: &'a [Statement],
-    results: Vec<Rows>,
-    /// Rows that each statement returned.
-    returned: Vec<u64>,
-    budget: Budget,
 }
 
 /// An open session.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) wire: Wire,
+    connection: PgConnection,
     /// Whether another program stands between host and server, and hands out servers by the transaction.
     pub(super) pooled: bool,
     /// The server takes no writes.
     pub(super) read_only: bool,
-    known: HashMap<Key, Known>,
-    names: u64,
-    exchanges: u64,
-    /// As the server reported it last: idle, in a transaction, or in one that has failed.
-    status: u8,
+    in_transaction: bool,
+    /// Statements of the session's own transactions: for whom, and how long one may take, in milliseconds.
+    settled: Option<(Access, u64)>,
+    /// How long a statement of the open transaction may take, in milliseconds.
+    limit: u64,
+    /// Prepared statements are not what they were.
+    outdated: bool,
+    used: Instant,
 }
 
 impl Session {
-    /// Takes over a connection that has just become ready.
-    pub(super) fn new(wire: Wire) -> Self {
-        Self { wire, pooled: false, read_only: false, known: HashMap::new(), names: 0, exchanges: 0, status: b'I' }
+    /// Takes over a connection that has just been opened.
+    pub(super) fn new(connection: PgConnection) -> Self {
+        Self {
+            connection,
+            pooled: false,
+            read_only: false,
+            in_transaction: false,
+            settled: None,
+            limit: 0,
+            outdated: false,
+            used: Instant::now(),
+        }
     }
 
     /// Whether a transaction is open, failed or not.
     pub(super) fn in_transaction(&self) -> bool {
-        self.status != b'I'
+        self.in_transaction
     }
 
-    /// Forgets what was prepared: the schema has changed.
-    fn forget_statements(&mut self) {
-        for (_, known) in self.known.drain() {
-            // Only a text with a NUL can fail here.
-            let _ = frontend::close(b'S', &known.name, self.wire.out());
-        }
+    /// For whom single statements are set up.
+    pub(super) fn is_settled_for(&self, access: Access) -> bool {
+        self.settled.is_some_and(|(settled, _)| settled == access)
     }
 
-    /// Runs a statement of the host's own outside of a transaction, and returns the texts of its last row.
+    /// Notes that the session goes out of use.
+    pub(super) fn rest(&mut self) {
+        self.used = Instant::now();
+    }
+
+    /// Whether the server is still there. Costs a round trip after a rest.
+    pub(super) async fn is_alive(&mut self) -> bool {
+        self.used.elapsed() < TRUSTED_FOR || self.connection.ping().await.is_ok()
+    }
+
+    /// Runs statements of the host's own.
     ///
     /// # Errors
     /// What the server says, or the connection is lost.
-    pub(super) async fn ask(&mut self, sql: &str) -> Result<Vec<Option<String>>, Fault> {
-        let malformed = |error: std::io::Error| Fault::protocol(&error.to_string());
-        frontend::query(sql, self.wire.out()).map_err(|error| unsendable(&error))?;
-        let (mut texts, mut outcome) = (Vec::new(), Ok(()));
-        loop {
-            match self.wire.receive().await? {
-                Message::DataRow(row) => {
-                    let text = |range: Option<std::ops::Range<usize>>| {
-                        Ok(range.map(|range| String::from_utf8_lossy(row.buffer().get(range).unwrap_or_default()).into_owned()))
-                    };
-                    texts = row.ranges().map(text).collect().map_err(malformed)?;
-                }
-                Message::ErrorResponse(body) => {
-                    let fault = Fault::of(&body);
-                    // After a fatal error nothing more comes.
-                    if fault.lost {
-                        return Err(fault);
-                    }
-                    outcome = outcome.and(Err(fault));
-                }
-                Message::ReadyForQuery(body) => {
-                    self.status = body.status();
-                    return outcome.map(|()| texts);
-                }
-                _ => {}
-            }
-        }
+    pub(super) async fn tell(&mut self, sql: String) -> Result<(), Fault> {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.connection).await.map(drop).map_err(|error| Fault::of(&error))
+    }
+
+    /// Runs a statement of the host's own that returns one row.
+    ///
+    /// # Errors
+    /// What the server says, or the connection is lost.
+    pub(super) async fn ask(&mut self, sql: &'static str) -> Result<PgRow, Fault> {
+        sqlx::raw_sql(sql).fetch_one(&mut self.connection).await.map_err(|error| Fault::of(&error))
     }
 
     /// Runs a call.
@@ -191,73 +160,64 @@ impl Session {
     /// What the server says, or what does not fit; the transaction is then still open, and has to be rolled back, unless the
     /// connection is lost.
     pub(super) async fn run(&mut self, work: &Work) -> Result<Vec<Rows>, Fault> {
-        let result = self.run_all(work).await;
-        if let Err(fault) = &result {
-            // What was written for an exchange that never began.
-            self.wire.out().clear();
-            if fault.reach == Reach::Statements {
-                self.forget_statements();
+        let mut result = self.run_all(work).await;
+        if self.pooled
+            && let Err(fault) = &mut result
+            && fault.reach == Reach::Pooler
+        {
+            // Between preparing a statement and running it, sqlx asks the server for a type that it does not know yet, which ends a
+            // statement without a name. Now it knows the type.
+            if work.start == Start::Within {
+                fault.lost = false;
+            } else {
+                self.roll_back().await?;
+                result = self.run_all(work).await;
             }
+        }
+        if let Err(fault) = &result {
+            self.outdated |= fault.reach == Reach::Statements;
         }
         result
     }
 
     async fn run_all(&mut self, work: &Work) -> Result<Vec<Rows>, Fault> {
         let count = work.statements.len();
-        let empty = |statement: &Statement| Rows { changed: 0, columns: statement.columns.iter().map(|of| Values::empty(*of)).collect() };
-        let mut progress = Progress {
-            statements: &work.statements,
-            results: work.statements.iter().map(empty).collect(),
-            returned: vec![0; count],
-            budget: Budget::new(work.bounds.max_result_bytes),
-        };
         for (index, statement) in work.statements.iter().enumerate() {
-            check_parameters(&statement.parameters).map_err(|fault| fault.at(&place(index, count, &statement.sql)))?;
+            check_parameters(statement).map_err(|fault| fault.at(&place(index, count, &statement.sql)))?;
         }
-        let columns = work.statements.iter().map(|statement| statement.columns.len()).max().unwrap_or(0);
-        self.wire.bound_rows(progress.budget.longest_row(columns));
-
-        let mut expected = VecDeque::new();
-        self.start(work, &mut expected)?;
+        self.start(work).await?;
+        let mut budget = Budget::new(work.bounds.max_result_bytes);
+        let mut results = Vec::with_capacity(count);
         for (index, statement) in work.statements.iter().enumerate() {
-            self.send(index, statement, &mut expected, &mut progress).await?;
+            let ran = self.run_one(statement, &mut budget).await;
+            results.push(ran.map_err(|fault| fault.at(&place(index, count, &statement.sql)))?);
         }
-        if work.finish == Finish::KeepOpen {
-            self.exchange(expected, Some(&mut progress)).await?;
-            must_have_changed(&progress)?;
-        } else if self.nothing_to_check(&work.statements) {
-            self.commit(&mut expected)?;
-            self.exchange(expected, Some(&mut progress)).await?;
-        } else {
-            self.exchange(expected, Some(&mut progress)).await?;
-            must_have_changed(&progress)?;
-            let mut expected = VecDeque::new();
-            self.commit(&mut expected)?;
-            self.exchange(expected, None).await?;
+        if self.in_transaction && work.finish == Finish::Commit {
+            // Whatever the answer is, nothing is left to roll back.
+            self.in_transaction = false;
+            self.tell("COMMIT".to_owned()).await?;
         }
-        self.check_status(work.finish)?;
-        Ok(progress.results)
+        Ok(results)
     }
 
-    /// Rolls back, if there is something to roll back.
+    /// Rolls back, if there is something to roll back, and forgets prepared statements that are no longer good.
     ///
     /// # Errors
     /// The connection is lost.
     pub(super) async fn roll_back(&mut self) -> Result<(), Fault> {
-        if self.in_transaction() {
-            let mut expected = VecDeque::new();
-            self.own("ROLLBACK", &[], &mut expected)?;
-            self.exchange(expected, None).await?;
+        if self.in_transaction {
+            self.tell("ROLLBACK".to_owned()).await?;
+            self.in_transaction = false;
         }
-        self.check_status(Finish::Commit)
+        if self.outdated {
+            self.connection.clear_cached_statements().await.map_err(|error| Fault::of(&error))?;
+            self.outdated = false;
+        }
+        Ok(())
     }
 
-    fn check_status(&self, finish: Finish) -> Result<(), Fault> {
-        let wanted = if finish == Finish::Commit { b'I' } else { b'T' };
-        if self.status == wanted { Ok(()) } else { Err(Fault::protocol("the transaction is not in the state that it should be in")) }
-    }
-
-    fn start(&mut self, work: &Work, expected: &mut VecDeque<Expected>) -> Result<(), Fault> {
+    /// Makes the settings of a call, beginning its transaction if it needs one.
+    async fn start(&mut self, work: &Work) -> Result<(), Fault> {
         let left = work.bounds.left();
         if left.is_zero() {
             return Err(Fault::harmless(
@@ -265,287 +225,113 @@ impl Session {
                 "the deadline of the call passed before its statements began; raise limits.call_timeout",
             ));
         }
-        // A lock that does not come is `busy`, which the statement's own time-out must not forestall. Zero would mean: no time-out.
-        let millis = |time: Duration| Value::Text(time.as_millis().clamp(1, i32::MAX.unsigned_abs().into()).to_string());
-        let times = [millis(left), millis(left.mul_f64(0.9)), millis(left + IDLE_BEYOND)];
+        let limit = rounded(left);
         match work.start {
-            Start::New(access) => {
-                let begin = match access {
-                    Access::ReadWrite => "BEGIN ISOLATION LEVEL READ COMMITTED",
-                    Access::ReadOnly => "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
-                };
-                self.own(begin, &[], expected)?;
-                self.own(SETTINGS, &times, expected)
-            }
-            Start::Within => self.own(TIMES, &times, expected),
-        }
-    }
-
-    fn commit(&mut self, expected: &mut VecDeque<Expected>) -> Result<(), Fault> {
-        self.own("COMMIT", &[], expected)?;
-        if let Some(last) = expected.back_mut() {
-            *last = Expected::Committed;
-        }
-        Ok(())
-    }
-
-    /// Whether nothing that the statements can answer may keep the transaction from being committed.
-    fn nothing_to_check(&self, statements: &[Statement]) -> bool {
-        let known_to_return_nothing = |statement: &Statement| {
-            let known = self.known.get(&Key::new(&statement.sql, &statement.parameters));
-            known.is_some_and(|known| known.fields.is_empty())
-        };
-        statements
-            .iter()
-            .all(|statement| statement.columns.is_empty() && statement.must_change.is_none() && known_to_return_nothing(statement))
-    }
-
-    /// Sends a statement of the host's own: prepared at its first use, without a look at what it returns.
-    fn own(&mut self, sql: &str, parameters: &[Value], expected: &mut VecDeque<Expected>) -> Result<(), Fault> {
-        let key = Key::new(sql, parameters);
-        let name = match self.known.get_mut(&key) {
-            Some(known) if !self.pooled => {
-                known.used = self.exchanges;
-                known.name.clone()
-            }
-            _ => self.prepare(key, expected)?,
-        };
-        bind(&name, parameters, &[], self.wire.out())?;
-        execute(self.wire.out())?;
-        expected.push_back(Expected::Own);
-        Ok(())
-    }
-
-    /// Sends a statement of a guest.
-    async fn send(
-        &mut self,
-        index: usize,
-        statement: &Statement,
-        expected: &mut VecDeque<Expected>,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Fault> {
-        let key = Key::new(&statement.sql, &statement.parameters);
-        let here = |fault: Fault| fault.at(&place(index, progress.statements.len(), &statement.sql));
-        if !self.pooled && !self.known.contains_key(&key) {
-            // What it returns has to be known before it is executed; and it can only be parsed once what comes before it has run.
-            self.prepare(key.clone(), expected).map_err(here)?;
-            let sent = std::mem::take(expected);
-            self.exchange(sent, Some(progress)).await?;
-        }
-        let here = |fault: Fault| fault.at(&place(index, progress.statements.len(), &statement.sql));
-        let (name, fields) = match self.known.get_mut(&key) {
-            Some(known) => {
-                known.used = self.exchanges;
-                (known.name.clone(), Some(Arc::clone(&known.fields)))
-            }
-            None => (String::new(), None),
-        };
-        let mut formats = Vec::new();
-        if let Some(fields) = &fields {
-            // What was kept may be older than the schema.
-            let checked = values::check_fields(fields, &statement.columns);
-            checked.map_err(|fault| here(Fault { reach: Reach::Statements, ..fault }))?;
-            if !self.pooled {
-                formats = fields.iter().zip(&statement.columns).map(|(field, asked)| values::format(field, *asked)).collect();
+            Start::New(access) if !self.pooled && work.is_alone(access) => self.settle(access, limit).await,
+            Start::New(access) => self.begin(access, limit).await,
+            Start::Within if limit == self.limit => Ok(()),
+            Start::Within => {
+                self.tell(times("SET LOCAL", limit)).await?;
+                self.limit = limit;
+                Ok(())
             }
         }
-        if self.pooled {
-            frontend::parse("", &statement.sql, key.types, self.wire.out()).map_err(|error| here(unsendable(&error)))?;
-        }
-        bind(&name, &statement.parameters, &formats, self.wire.out()).map_err(here)?;
-        if self.pooled {
-            frontend::describe(b'P', "", self.wire.out()).map_err(|error| here(unsendable(&error)))?;
-        }
-        execute(self.wire.out()).map_err(here)?;
-        expected.push_back(Expected::Ran { index, fields: fields.filter(|_| !self.pooled), formats });
-        Ok(())
     }
 
-    /// Sends Parse and Describe under a new name (behind a pooler: none), which it returns.
-    fn prepare(&mut self, key: Key, expected: &mut VecDeque<Expected>) -> Result<String, Fault> {
-        let name = if self.pooled {
-            String::new()
-        } else {
-            self.make_room()?;
-            self.names += 1;
-            format!("outhaul{}", self.names)
-        };
-        frontend::parse(&name, &key.sql, key.types.iter().copied(), self.wire.out()).map_err(|error| unsendable(&error))?;
-        frontend::describe(b'S', &name, self.wire.out()).map_err(|error| unsendable(&error))?;
-        expected.push_back(Expected::Prepared { key, name: name.clone() });
-        Ok(name)
-    }
-
-    /// Closes the statement that was not used for the longest time, if there are too many.
-    fn make_room(&mut self) -> Result<(), Fault> {
-        if self.known.len() < STATEMENTS_KEPT {
+    /// Sets the session up for statements that are transactions by themselves. Costs nothing while little changes.
+    async fn settle(&mut self, access: Access, limit: u64) -> Result<(), Fault> {
+        if self.settled == Some((access, limit)) {
             return Ok(());
         }
-        let oldest = self.known.iter().min_by_key(|(_, known)| known.used).map(|(key, _)| key.clone());
-        if let Some(known) = oldest.and_then(|key| self.known.remove(&key)) {
-            frontend::close(b'S', &known.name, self.wire.out()).map_err(|error| unsendable(&error))?;
-        }
-        Ok(())
-    }
-
-    /// Sends what was written, and takes every answer to it. The first error is the one that counts.
-    async fn exchange(&mut self, mut expected: VecDeque<Expected>, mut progress: Option<&mut Progress<'_>>) -> Result<(), Fault> {
-        frontend::sync(self.wire.out());
-        self.exchanges += 1;
-        let mut outcome = Ok(());
-        loop {
-            let message = self.wire.receive().await?;
-            let answer = match message {
-                Message::ReadyForQuery(body) => {
-                    self.status = body.status();
-                    if outcome.is_ok() && !expected.is_empty() {
-                        return Err(Fault::protocol("an answer is missing"));
-                    }
-                    return outcome;
-                }
-                Message::ErrorResponse(body) => {
-                    let fault = at(expected.front(), progress.as_deref(), Fault::of(&body));
-                    // After a fatal error nothing more comes.
-                    if fault.lost {
-                        return Err(fault);
-                    }
-                    Err(fault)
-                }
-                message => self.answer(message, &mut expected, progress.as_deref_mut()),
-            };
-            if let Err(fault) = answer {
-                if fault.lost {
-                    return Err(fault);
-                }
-                outcome = outcome.and(Err(fault));
-            }
-        }
-    }
-
-    /// Takes one answer.
-    fn answer(&mut self, message: Message, expected: &mut VecDeque<Expected>, progress: Option<&mut Progress<'_>>) -> Result<(), Fault> {
-        match (message, expected.front_mut()) {
-            // They come at any time.
-            (Message::NoticeResponse(_) | Message::ParameterStatus(_) | Message::NotificationResponse(_), _) => Ok(()),
-            (Message::ParseComplete | Message::BindComplete | Message::CloseComplete | Message::ParameterDescription(_), _) => Ok(()),
-            (Message::RowDescription(body), Some(Expected::Prepared { .. })) => self.prepared(expected, values::fields(&body)?),
-            (Message::NoData, Some(Expected::Prepared { .. })) => self.prepared(expected, Vec::new()),
-            (Message::RowDescription(body), Some(Expected::Ran { index, .. })) => {
-                let index = *index;
-                self.described(index, values::fields(&body)?, expected, progress)
-            }
-            (Message::NoData, Some(Expected::Ran { index, .. })) => {
-                let index = *index;
-                self.described(index, Vec::new(), expected, progress)
-            }
-            (Message::DataRow(_), Some(Expected::Own | Expected::Skipped)) => Ok(()),
-            (Message::DataRow(row), Some(Expected::Ran { index, fields, formats })) => {
-                let (Some(progress), Some(fields)) = (progress, fields) else { return Err(Fault::protocol("a row without a description")) };
-                let (Some(result), Some(returned)) = (progress.results.get_mut(*index), progress.returned.get_mut(*index)) else {
-                    return Err(Fault::protocol("a row of no statement"));
-                };
-                *returned += 1;
-                values::push_row(&mut result.columns, &row, fields, formats, &mut progress.budget)
-                    .map_err(|fault| fault.at(&here(*index, progress.statements)))
-            }
-            (Message::CommandComplete(body), Some(_)) => {
-                let tag = body.tag().map_err(|error| Fault::protocol(&error.to_string()))?;
-                match (expected.pop_front(), progress) {
-                    (Some(Expected::Ran { index, .. }), Some(progress)) => {
-                        if let Some(result) = progress.results.get_mut(index) {
-                            result.changed = changed(tag);
-                        }
-                        Ok(())
-                    }
-                    (Some(Expected::Committed), _) if tag != "COMMIT" => {
-                        Err(Fault::harmless(SqlErrorCode::Other, "the transaction could not be committed: it had failed before"))
-                    }
-                    _ => Ok(()),
-                }
-            }
-            (Message::EmptyQueryResponse, Some(Expected::Ran { index, .. })) => {
-                let place = progress.map(|progress| here(*index, progress.statements)).unwrap_or_default();
-                expected.pop_front();
-                Err(Fault::harmless(SqlErrorCode::Syntax, "there is no statement in it").at(&place))
-            }
-            _ => Err(Fault::protocol("an answer that was not asked for")),
-        }
-    }
-
-    fn prepared(&mut self, expected: &mut VecDeque<Expected>, fields: Vec<Field>) -> Result<(), Fault> {
-        if let Some(Expected::Prepared { key, name }) = expected.pop_front()
-            && !self.pooled
-        {
-            self.known.insert(key, Known { name, fields: fields.into(), used: self.exchanges });
-        }
-        Ok(())
-    }
-
-    /// Behind a pooler: what statement `index` is about to return.
-    fn described(
-        &mut self,
-        index: usize,
-        fields: Vec<Field>,
-        expected: &mut VecDeque<Expected>,
-        progress: Option<&mut Progress<'_>>,
-    ) -> Result<(), Fault> {
-        let Some((progress, statement)) =
-            progress.and_then(|progress| progress.statements.get(index).map(|statement| (progress, statement)))
-        else {
-            return Err(Fault::protocol("a description of no statement"));
+        let writes = match access {
+            // As the server, the database or the role has it: what takes no writes is to say so.
+            Access::ReadWrite => "RESET default_transaction_read_only",
+            Access::ReadOnly => "SET default_transaction_read_only = on",
         };
-        let fields: Arc<[Field]> = fields.into();
-        let checked = values::check_fields(&fields, &statement.columns);
-        if let Some(front) = expected.front_mut() {
-            *front = match &checked {
-                Ok(()) => Expected::Ran { index, fields: Some(Arc::clone(&fields)), formats: Vec::new() },
-                Err(_) => Expected::Skipped,
-            };
+        self.settled = None;
+        self.tell(format!("{}; {writes}", times("SET", limit))).await?;
+        self.settled = Some((access, limit));
+        Ok(())
+    }
+
+    async fn begin(&mut self, access: Access, limit: u64) -> Result<(), Fault> {
+        let mode = match access {
+            Access::ReadWrite => "",
+            Access::ReadOnly => " READ ONLY",
+        };
+        if access == Access::ReadWrite && self.is_settled_for(Access::ReadOnly) {
+            // Not in one exchange with BEGIN, which would begin before it.
+            self.settled = None;
+            self.tell("RESET default_transaction_read_only".to_owned()).await?;
         }
-        if self.known.len() >= STATEMENTS_KEPT {
-            self.known.clear();
+        let mut sql = format!("BEGIN ISOLATION LEVEL READ COMMITTED{mode}; {}", times("SET LOCAL", limit));
+        if self.pooled {
+            for (name, value) in SETTINGS {
+                sql.push_str(&format!("; SET LOCAL {name} = '{value}'"));
+            }
         }
-        let key = Key::new(&statement.sql, &statement.parameters);
-        self.known.insert(key, Known { name: String::new(), fields, used: self.exchanges });
-        checked.map_err(|fault| fault.at(&here(index, progress.statements)))
+        self.in_transaction = true;
+        self.limit = limit;
+        self.tell(sql).await
+    }
+
+    async fn run_one(&mut self, statement: &Statement, budget: &mut Budget) -> Result<Rows, Fault> {
+        let sql = AssertSqlSafe(values::with_types(&statement.sql, &statement.parameters));
+        let arguments = values::arguments(&statement.parameters)?;
+        let mut rows = Rows { changed: 0, columns: statement.columns.iter().map(|of| Values::empty(*of)).collect() };
+        let (mut affected, mut returned) = (0, 0);
+        let prepared;
+        let query = if self.pooled {
+            sqlx::query_with(sql, arguments).persistent(false)
+        } else {
+            let types: Vec<_> = statement.parameters.iter().map(values::type_of).collect();
+            let found = self.connection.prepare_with(sql.into_sql_str(), &types).await;
+            prepared = found.map_err(|error| Fault::of(&error))?;
+            let checked = values::check_columns(prepared.columns(), &statement.columns);
+            // What was kept may be older than the schema.
+            checked.map_err(|fault| Fault { reach: Reach::Statements, ..fault })?;
+            prepared.query_with(arguments)
+        };
+        let mut answers = (&mut self.connection).fetch_many(query);
+        while let Some(answer) = answers.try_next().await.map_err(|error| Fault::of(&error))? {
+            match answer {
+                Either::Left(done) => affected += done.rows_affected(),
+                Either::Right(row) => {
+                    if self.pooled && returned == 0 {
+                        values::check_columns(sqlx::Row::columns(&row), &statement.columns)?;
+                    }
+                    returned += 1;
+                    values::push_row(&mut rows.columns, &row, budget)?;
+                }
+            }
+        }
+        if guard::changes_rows(&statement.sql) {
+            rows.changed = affected;
+        }
+        if self.pooled && returned == 0 && rows.changed > 0 {
+            values::check_columns(&[], &statement.columns)?;
+        }
+        must_have_changed(statement, rows.changed, returned)?;
+        Ok(rows)
     }
 }
 
-fn here(index: usize, statements: &[Statement]) -> String {
-    statements.get(index).map(|statement| place(index, statements.len(), &statement.sql)).unwrap_or_default()
-}
-
-/// Says which statement an error is about.
-fn at(expected: Option<&Expected>, progress: Option<&Progress<'_>>, fault: Fault) -> Fault {
-    let Some(progress) = progress else { return fault };
-    let index = match expected {
-        Some(Expected::Ran { index, .. }) => Some(*index),
-        Some(Expected::Prepared { key, .. }) => progress.statements.iter().position(|statement| statement.sql == key.sql),
-        _ => None,
-    };
-    match index {
-        Some(index) => fault.at(&here(index, progress.statements)),
-        None => fault,
+fn must_have_changed(statement: &Statement, changed: u64, returned: u64) -> Result<(), Fault> {
+    let (found, verb) = if statement.columns.is_empty() { (changed, "changed") } else { (returned, "returned") };
+    match statement.must_change {
+        Some(expected) if found != expected => Err(Fault::harmless(
+            SqlErrorCode::Changed,
+            format!("it {verb} {found} rows instead of {expected}; the transaction was rolled back"),
+        )),
+        _ => Ok(()),
     }
 }
 
-fn must_have_changed(progress: &Progress<'_>) -> Result<(), Fault> {
-    for (index, ((statement, rows), returned)) in progress.statements.iter().zip(&progress.results).zip(&progress.returned).enumerate() {
-        let (found, verb) = if statement.columns.is_empty() { (rows.changed, "changed") } else { (*returned, "returned") };
-        if let Some(expected) = statement.must_change
-            && found != expected
-        {
-            let fault = Fault::harmless(
-                SqlErrorCode::Changed,
-                format!("it {verb} {found} rows instead of {expected}; the transaction was rolled back"),
-            );
-            return Err(fault.at(&here(index, progress.statements)));
-        }
+fn check_parameters(statement: &Statement) -> Result<(), Fault> {
+    let parameters = &statement.parameters;
+    if statement.sql.contains('\0') {
+        return Err(Fault::harmless(SqlErrorCode::Syntax, "it holds a NUL character"));
     }
-    Ok(())
-}
-
-fn check_parameters(parameters: &[Value]) -> Result<(), Fault> {
     if parameters.len() > MOST_PARAMETERS {
         let text = format!("it has {} parameters, and the protocol allows {MOST_PARAMETERS}: use an array", parameters.len());
         return Err(Fault::harmless(SqlErrorCode::TypeMismatch, text));
@@ -553,44 +339,40 @@ fn check_parameters(parameters: &[Value]) -> Result<(), Fault> {
     parameters.iter().zip(1..).try_for_each(|(parameter, position)| values::check(parameter, position))
 }
 
-/// Rows changed, out of `INSERT 0 5`, `UPDATE 5`, `DELETE 5` or `MERGE 5`.
-fn changed(tag: &str) -> u64 {
-    let mut words = tag.split(' ');
-    match words.next() {
-        Some("INSERT" | "UPDATE" | "DELETE" | "MERGE") => words.next_back().and_then(|count| count.parse().ok()).unwrap_or(0),
-        _ => 0,
-    }
+/// How long a statement may take, in milliseconds: what is left, rounded down by less than a sixteenth, so that calls with the same
+/// time-out have the same limit and it need not be set each time. Zero would mean: no limit.
+fn rounded(left: Duration) -> u64 {
+    let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).clamp(1, i32::MAX.unsigned_abs().into());
+    let step = (1_u64 << millis.ilog2()) / 16;
+    millis - millis.checked_rem(step).unwrap_or(0)
 }
 
-fn bind(statement: &str, parameters: &[Value], formats: &[i16], out: &mut BytesMut) -> Result<(), Fault> {
-    // One code for all: binary.
-    let bound = frontend::bind("", statement, [1], parameters, values::write, formats.iter().copied(), out);
-    bound.map_err(|error| match error {
-        BindError::Conversion(error) => Fault::lost(SqlErrorCode::TypeMismatch, format!("a parameter cannot be sent: {error}")),
-        BindError::Serialization(error) => unsendable(&error),
-    })
-}
-
-/// All rows at once: a limit would keep the server from parallel plans.
-fn execute(out: &mut BytesMut) -> Result<(), Fault> {
-    frontend::execute("", 0, out).map_err(|error| unsendable(&error))
-}
-
-/// What was written so far cannot be taken back, so that the connection is lost.
-fn unsendable(error: &std::io::Error) -> Fault {
-    Fault::lost(SqlErrorCode::Syntax, format!("the statement cannot be sent: {error}"))
+/// The settings of time. A lock that does not come is `busy`, which the statement's own time-out must not forestall.
+fn times(set: &str, limit: u64) -> String {
+    let lock = (limit - limit / 10).max(1);
+    let idle = limit + limit / 16 + u64::try_from(IDLE_BEYOND.as_millis()).unwrap_or(u64::MAX);
+    let idle = idle.min(i32::MAX.unsigned_abs().into());
+    format!("{set} statement_timeout = {limit}; {set} lock_timeout = {lock}; {set} idle_in_transaction_session_timeout = {idle}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
-    fn tags_tell_what_changed() {
-        for (tag, count) in
-            [("INSERT 0 5", 5), ("UPDATE 3", 3), ("DELETE 0", 0), ("MERGE 2", 2), ("SELECT 7", 0), ("CREATE TABLE", 0), ("", 0)]
-        {
-            assert_eq!(changed(tag), count, "{tag}");
+    fn limits_are_rounded_down_a_little() {
+        let limit = |millis| rounded(Duration::from_millis(millis));
+        assert_eq!((limit(0), limit(1), limit(31), limit(33)), (1, 1, 31, 32));
+        assert_eq!((limit(29_998), limit(29_700), limit(500)), (29_696, 29_696, 496));
+        assert_eq!(rounded(Duration::MAX), 0x7c00_0000);
+    }
+
+    proptest! {
+        #[test]
+        fn no_limit_is_zero_or_longer_than_the_time_left(millis in 1_u64..=i32::MAX.unsigned_abs().into()) {
+            let limit = rounded(Duration::from_millis(millis));
+            prop_assert!(limit > 0 && limit <= millis && (millis - limit) * 16 < millis);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tables that others made, drained as they are with the configurations in `examples/tables`.
 
-use super::support::{Bench, Postgres, claim, dead, ids, open, request, retry, settle};
+use super::support::{Bench, Postgres, claim, dead, ids, open, request, retry, settle, settlement};
 use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict};
 use postgres_storage::Outbox;
 
@@ -312,7 +312,7 @@ fn the_front_and_the_keys_are_read_from_indexes() {
     ] {
         let Some((bench, mut outbox)) = ready(text) else { return };
         claim(&mut outbox, "w", 1);
-        let plan = super::support::plan(&bench, &super::support::last_run("octet_length"));
+        let plan = super::support::plan(&bench, &super::support::last_run("AS s FROM"));
         assert!(plan.contains(&format!("using {front} ")) && !plan.contains("Sort"), "{plan}");
         let (sql, _) = outbox_walk(&bench, text);
         assert!(sql.contains(keys), "{sql}");
@@ -510,6 +510,72 @@ fn partitioned_tables_are_worked_off() {
     bench.run("INSERT INTO t (topic, key, body) VALUES ('t', 'a', 'x')");
     bench.run("ALTER TABLE t DETACH PARTITION t2");
     assert_eq!(drain(&mut outbox, 7).len(), 1);
+}
+
+/// A row that moves to another partition while it is waited for cannot be locked any more: the server says so, and it is looked for again.
+#[test]
+fn rows_that_move_between_partitions_are_worked_off() {
+    let Some(bench) = Bench::new(
+        "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, topic text, key text, body bytea, state text NOT NULL DEFAULT 'pending', due timestamptz, by text, n integer, PRIMARY KEY (id, state)) PARTITION BY LIST (state);
+         CREATE TABLE hot PARTITION OF t FOR VALUES IN ('pending');
+         CREATE TABLE cold PARTITION OF t FOR VALUES IN ('done', 'dead');",
+    ) else {
+        return;
+    };
+    let more = r#","table":"t","columns":{"id":"id","topic":"topic","key":"key","payload":"body","state":"state","available_at":"due","leased_by":"by","attempts":"n"}"#;
+    let mut outbox = bench.open(more);
+    bench.run("INSERT INTO t (topic, key, body) SELECT 't', i, 'x' FROM generate_series(1, 3) AS i");
+    let claimed = ids(&claim(&mut outbox, "w", 10).batch);
+    assert!(settle(&mut outbox, "w", Verdict::Delivered, &claimed[..1]).is_empty());
+    assert_eq!(bench.value("SELECT string_agg(id::text, ',') FROM cold"), claimed[0]);
+    // Somebody else moves a row for which a verdict waits.
+    let holding = bench.holding(&format!("UPDATE t SET state = 'done' WHERE id = {}", claimed[1]));
+    let (url, given) = (bench.config(more), claimed.clone());
+    let late = std::thread::spawn(move || open(&url).unwrap().settle("w", &[settlement(Verdict::Delivered, &given[1..])]));
+    bench.wait_for_a_waiter();
+    holding.commit();
+    let failure = late.join().unwrap().unwrap_err();
+    assert_eq!(failure.code, outhaul_sdk::FailureCode::Timeout, "to be tried again: {failure:?}");
+    assert_eq!(settle(&mut outbox, "w", Verdict::Delivered, &claimed[1..]), claimed[1..2]);
+    // A claim that meets one looks again at once.
+    bench.run(
+        "CREATE SEQUENCE calls; CREATE FUNCTION moved() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+         IF nextval('calls') = 1 THEN RAISE 'moved to another partition' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$;
+         INSERT INTO t (topic, key, body) VALUES ('t', 'k', 'x');
+         CREATE TRIGGER moved BEFORE UPDATE ON hot FOR EACH ROW EXECUTE FUNCTION moved()",
+    );
+    assert_eq!(claim(&mut outbox, "w", 10).batch.len(), 1);
+}
+
+/// Payloads that are kept compressed, or in another form: estimated where rows are looked through, weighed where they are taken.
+#[test]
+fn sizes_of_json_are_exact_where_they_count() {
+    let Some(bench) = Bench::new(
+        "CREATE TABLE t (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, key text, body jsonb, state text NOT NULL DEFAULT 'pending', due timestamptz, by text, n integer);
+         CREATE INDEX ON t (key, id) WHERE state = 'pending'",
+    ) else {
+        return;
+    };
+    let more = r#","table":"t","topic":"x","columns":{"id":"id","key":"key","payload":"body","state":"state","available_at":"due","leased_by":"by","attempts":"n"}"#;
+    let mut outbox = bench.open(more);
+    bench.run(
+        "ALTER TABLE t ALTER body SET STORAGE EXTERNAL;
+         INSERT INTO t (key, body) SELECT 'a', jsonb_agg(i % 10) FROM generate_series(1, 3000) AS i;
+         ALTER TABLE t ALTER body SET STORAGE EXTENDED;
+         INSERT INTO t (key, body) SELECT 'a', to_jsonb(repeat('x', 30000));
+         INSERT INTO t (key, body) SELECT 'a', to_jsonb(repeat('x', 6000)) FROM generate_series(1, 8)",
+    );
+    // Longer in the table than as text; and the other way round.
+    assert_eq!(bench.value("SELECT string_agg((pg_column_size(body) > 10000)::text, ',' ORDER BY id) FROM t WHERE id < 3"), "true,false");
+    let claimed = outbox.claim(&ClaimRequest { max_message_bytes: 10_000, max_bytes: 40_000, ..request("w", 10) }).unwrap();
+    let scan = super::support::last_run("pg_column_size").0;
+    assert!(!scan.contains(r#"octet_length(CAST(t."body""#), "{scan}");
+    assert_eq!(ids(&claimed.batch), ["1", "3", "4", "5", "6", "7"], "so many bytes, and no more");
+    let refused: Vec<_> = claimed.refused.iter().map(|refusal| (refusal.id.as_str(), &refusal.failure.code)).collect();
+    assert_eq!(refused, [("2", &outhaul_sdk::FailureCode::TooLarge)]);
+    // What was left is not passed over.
+    assert!(settle(&mut outbox, "w", Verdict::Delivered, &ids(&claimed.batch)).is_empty());
+    assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["8", "9", "10"]);
 }
 
 #[test]

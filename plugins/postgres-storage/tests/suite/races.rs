@@ -2,12 +2,12 @@
 //! between the two statements.
 
 use super::support::{Bench, before, claim, ids, request, retry, settle, settlement};
-use outhaul_sdk::{ClaimRequest, Column, Verdict};
+use outhaul_sdk::{ClaimRequest, Column, FailureCode, Verdict};
 use std::rc::Rc;
 
 /// Runs `step` between search and lock of the next claim.
 fn between(step: impl Fn() + 'static) {
-    before("FOR UPDATE OF t SKIP LOCKED", step);
+    before("FOR NO KEY UPDATE OF t SKIP LOCKED", step);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn leases_beside_the_table_are_judged_after_the_lock() {
             late.extend("w", &Column::of_texts(&all), 1).unwrap(),
         )
     });
-    bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
+    bench.wait_for_a_waiter();
     holding.commit();
     let (settled, extended) = late.join().unwrap();
     assert_eq!((settled.len(), extended.len()), (6, 3), "nothing is held any more");
@@ -163,8 +163,28 @@ fn a_late_verdict_waits_for_the_claim_that_has_taken_the_row_over() {
     let given = claimed.clone();
     let late =
         std::thread::spawn(move || super::support::open(&url).unwrap().settle("w", &[settlement(Verdict::Delivered, &given)]).unwrap());
-    bench.wait_for("SELECT count(*) FROM pg_locks WHERE NOT granted");
+    bench.wait_for_a_waiter();
     holding.commit();
     assert_eq!(late.join().unwrap(), claimed);
     assert_eq!(bench.value("SELECT status || leased_by FROM outbox"), "pendingv");
+}
+
+/// A renewal must not wait: while it does, the leases of all others run out.
+#[test]
+fn a_renewal_tells_at_once_that_a_row_is_locked() {
+    let Some((bench, mut outbox)) = Bench::own("") else { return };
+    for _ in 0..3 {
+        bench.insert(None, "x");
+    }
+    let all = ids(&claim(&mut outbox, "w", 3).batch);
+    let holding = bench.holding("SELECT 1 FROM outbox WHERE id = 2 FOR UPDATE");
+    let failure = outbox.extend("w", &Column::of_texts(&all), 600_000).unwrap_err();
+    assert_eq!(failure.code, FailureCode::Timeout, "{failure:?}");
+    assert!(failure.detail.contains("locked by another transaction"), "{failure:?}");
+    assert!(outbox.extend("w", &Column::of_texts([&all[0], &all[2]]), 600_000).unwrap().is_empty());
+    let renewed = "SELECT string_agg(id::text, ',' ORDER BY id) FROM outbox WHERE available_at > clock_timestamp() + interval '5 min'";
+    assert_eq!(bench.value(renewed), "1,3");
+    holding.commit();
+    assert!(outbox.extend("w", &Column::of_texts(&all), 600_000).unwrap().is_empty());
+    assert_eq!(bench.value(renewed), "1,2,3");
 }

@@ -1,11 +1,15 @@
 //! Settings of the database, and schemas in the search path, that must not matter.
 
-use super::support::{Bench, claim, dead, ids, retry, settle, settlement};
+use super::support::{Bench, Postgres, claim, config, dead, ids, open, retry, settle, settlement};
 use outhaul_sdk::{Batch, Column, Filter, NewMessage, Verdict};
+use postgres_storage::Outbox;
 
 /// Everything that a storage is asked to do, once.
 fn all_calls(bench: &Bench, more: &str, insert: &str, times: &str) {
-    let mut outbox = bench.open(more);
+    calls_of(bench, bench.open(more), more, insert, times);
+}
+
+fn calls_of(bench: &Bench, mut outbox: Outbox<Postgres>, more: &str, insert: &str, times: &str) {
     bench.run(insert);
     let claimed = ids(&claim(&mut outbox, "w", 10).batch);
     assert_eq!(claimed.len(), 4, "{more}");
@@ -44,6 +48,33 @@ const OWN: &str =
     "INSERT INTO outbox (topic, key, payload) VALUES ('t', 'a', '\\x00ff'), ('t', 'b', ''), ('t', 'c', NULL), ('t', 'd', 'x')";
 const OWN_TIMES: &str =
     "SELECT available_at - clock_timestamp() BETWEEN interval '60 s' AND interval '90 s' FROM outbox WHERE last_error = 'network: x'";
+
+/// The rights in the README, as it prints them, are enough.
+#[test]
+fn the_rights_that_are_documented_are_enough() {
+    let Some((bench, _)) = Bench::own("") else { return };
+    let role = format!("{}_relay", bench.value("SELECT current_database()"));
+    let readme = include_str!("../../README.md");
+    let grants: Vec<String> =
+        readme.lines().filter(|line| line.starts_with("GRANT ")).map(|line| line.replace(" TO relay;", &format!(" TO {role};"))).collect();
+    assert_eq!(grants.len(), 2, "{grants:?}");
+    bench.run(&format!("CREATE ROLE {role} LOGIN PASSWORD 'relay'; REVOKE ALL ON SCHEMA public FROM PUBLIC"));
+    let url = bench.url().replace(bench.url().split(['/', '@']).nth(2).unwrap(), &format!("{role}:relay"));
+    let as_role = || open(&config(&url, ""));
+    let unseen = as_role().unwrap().stats().unwrap_err();
+    assert!(unseen.detail.contains("the role lacks USAGE"), "{unseen:?}");
+    bench.run(&grants[0]);
+    // Without CREATE, it can print the schema and not apply it.
+    let mut outbox = as_role().unwrap();
+    assert!(outbox.schema().unwrap().contains("CREATE TABLE"));
+    let refused = outbox.create_schema().unwrap_err();
+    assert!(refused.detail.contains("have CREATE on the schema"), "{refused:?}");
+    let denied = as_role().unwrap().stats().unwrap_err();
+    assert!(denied.detail.contains("permission denied for table outbox"), "{denied:?}");
+    bench.run(&grants[1]);
+    calls_of(&bench, as_role().unwrap(), "", OWN, OWN_TIMES);
+    bench.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
 
 /// A table with leases beside it, ordered by a timestamp, and times as text.
 const EVENTS: &str = "CREATE TABLE events (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate text, type text, body jsonb, \

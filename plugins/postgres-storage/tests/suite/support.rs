@@ -355,6 +355,11 @@ impl Bench {
         }
     }
 
+    /// Waits until somebody waits for a lock, in this database: other tests have theirs on the same server.
+    pub(crate) fn wait_for_a_waiter(&self) {
+        self.wait_for("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
+    }
+
     /// Runs statements, which return nothing.
     pub(crate) fn run(&self, sql: &str) {
         self.sql.borrow_mut().batch_execute(sql).expect(sql);
@@ -415,6 +420,16 @@ pub(crate) fn ids(batch: &Batch) -> Vec<String> {
 
 pub(crate) fn settle(outbox: &mut Outbox<Postgres>, worker: &str, verdict: Verdict, ids: &[String]) -> Vec<String> {
     outbox.settle(worker, &[settlement(verdict, ids)]).expect("settle")
+}
+
+/// Calls again for as long as a row is locked by another transaction, as the host does.
+pub(crate) fn patiently<T>(mut call: impl FnMut() -> Result<T, Failure>) -> T {
+    loop {
+        match call() {
+            Err(failure) if failure.code == FailureCode::Timeout => {}
+            result => return result.unwrap(),
+        }
+    }
 }
 
 pub(crate) fn settlement(verdict: Verdict, ids: &[String]) -> Settlement {

@@ -1,7 +1,7 @@
 //! Several workers on one table, each with a connection of its own: order per key, and nothing lost. The long form is
 //! `cargo xtask order-stress`.
 
-use super::support::{Bench, Postgres, config, dead, ids, open, request, retry, settlement, tampering};
+use super::support::{Bench, Postgres, config, dead, ids, open, patiently, request, retry, settlement, tampering};
 use outbox_table::random::Random;
 use outhaul_sdk::{ClaimRequest, Column, Verdict};
 use postgres_storage::Outbox;
@@ -102,7 +102,7 @@ fn work(url: &str, worker: u64, mut random: Random, all: &BTreeMap<String, Vec<i
 
 /// Lets the leases of a worker end at once, as far as it still has them.
 fn expire(outbox: &mut Outbox<Postgres>, worker: &str, ids: &[String]) {
-    outbox.extend(worker, &Column::of_texts(ids), 0).unwrap();
+    patiently(|| outbox.extend(worker, &Column::of_texts(ids), 0));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn claims_settlements_and_renewals_go_on_beside_each_other() {
                     }
                     let half = claimed.len() / 2;
                     std::thread::scope(|scope| {
-                        scope.spawn(|| renewing.extend(&name, &Column::of_texts(&claimed), 600_000).unwrap());
+                        scope.spawn(|| patiently(|| renewing.extend(&name, &Column::of_texts(&claimed), 600_000)));
                         // Later ids first: locks must not be taken in the order of the settlements.
                         let (first, second) = (settlement(Verdict::Delivered, &claimed[half..]), settlement(dead("x"), &claimed[..half]));
                         assert!(outbox.settle(&name, &[first, second]).unwrap().is_empty());

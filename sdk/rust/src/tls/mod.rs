@@ -19,12 +19,11 @@ mod bindings {
     });
 }
 mod tcp;
-mod wait;
 
+use crate::wait::{stream_error, text, wait};
 use bindings::wasi::tls::types::{ClientConnection, ClientHandshake};
 use std::io::{self, Read, Write};
 use std::time::Instant;
-use wait::{stream_error, wait};
 use wasip2::io::poll::Pollable;
 use wasip2::io::streams::{InputStream, OutputStream, StreamError};
 use wasip2::sockets::tcp::TcpSocket;
@@ -72,7 +71,7 @@ impl TlsStream {
         drop(ready);
         let (connection, input, output) = match result {
             Ok(Ok(streams)) => streams,
-            Ok(Err(error)) => return Err(io::Error::new(io::ErrorKind::InvalidData, wait::text(&error))),
+            Ok(Err(error)) => return Err(io::Error::new(io::ErrorKind::InvalidData, text(&error))),
             Err(()) => return Err(io::Error::other("the host gave the connection away twice")),
         };
         let (readable, writable) = (input.subscribe(), output.subscribe());

@@ -1,18 +1,15 @@
 //! A TCP connection by name: what `std::net` does, but with a deadline, and with streams that can be given to the host's TLS.
 
-use super::wait::wait;
+use crate::net::{error, resolve};
+use crate::wait::wait;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 use wasip2::io::streams::{InputStream, OutputStream};
 use wasip2::sockets::instance_network::instance_network;
-use wasip2::sockets::ip_name_lookup::resolve_addresses;
-use wasip2::sockets::network::{ErrorCode, IpAddress, IpAddressFamily, IpSocketAddress, Ipv4SocketAddress, Ipv6SocketAddress, Network};
+use wasip2::sockets::network::{ErrorCode, IpAddressFamily, IpSocketAddress, Ipv4SocketAddress, Ipv6SocketAddress, Network};
 use wasip2::sockets::tcp::TcpSocket;
 use wasip2::sockets::tcp_create_socket::create_tcp_socket;
-
-/// Addresses of one name that are tried: past a few, the deadline is spent anyway.
-const MAX_ADDRESSES: usize = 8;
 
 /// A connection. Its streams must be dropped, or given away, before the socket.
 pub(super) struct Connected {
@@ -25,10 +22,7 @@ pub(super) struct Connected {
 /// does not keep the others from being tried.
 pub(super) fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<Connected> {
     let network = instance_network();
-    let addresses = match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-        Ok(address) => vec![address],
-        Err(_) => resolve(&network, host, deadline)?,
-    };
+    let addresses = resolve(host, deadline)?;
     let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for (index, address) in addresses.iter().enumerate() {
         let now = Instant::now();
@@ -40,22 +34,6 @@ pub(super) fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<Co
         }
     }
     Err(failed)
-}
-
-fn resolve(network: &Network, host: &str, deadline: Instant) -> io::Result<Vec<IpAddr>> {
-    let found = resolve_addresses(network, host).map_err(error)?;
-    let ready = found.subscribe();
-    let mut addresses = Vec::new();
-    while addresses.len() < MAX_ADDRESSES {
-        match found.resolve_next_address() {
-            Ok(Some(IpAddress::Ipv4((a, b, c, d)))) => addresses.push(IpAddr::from([a, b, c, d])),
-            Ok(Some(IpAddress::Ipv6((a, b, c, d, e, f, g, h)))) => addresses.push(IpAddr::from([a, b, c, d, e, f, g, h])),
-            Ok(None) => break,
-            Err(ErrorCode::WouldBlock) => wait(&ready, deadline)?,
-            Err(code) => return Err(error(code)),
-        }
-    }
-    Ok(addresses)
 }
 
 fn connect_to(network: &Network, address: SocketAddr, deadline: Instant) -> io::Result<Connected> {
@@ -91,21 +69,4 @@ fn wasi(address: SocketAddr) -> IpSocketAddress {
             })
         }
     }
-}
-
-fn error(code: ErrorCode) -> io::Error {
-    let (kind, text) = match code {
-        ErrorCode::AccessDenied => (ErrorKind::PermissionDenied, "the host denies it"),
-        ErrorCode::NameUnresolvable => (ErrorKind::NotFound, "there is no such name"),
-        ErrorCode::TemporaryResolverFailure => (ErrorKind::Other, "the name cannot be resolved at present"),
-        ErrorCode::PermanentResolverFailure => (ErrorKind::Other, "the name cannot be resolved"),
-        ErrorCode::ConnectionRefused => (ErrorKind::ConnectionRefused, "connection refused"),
-        ErrorCode::ConnectionReset => (ErrorKind::ConnectionReset, "connection reset"),
-        ErrorCode::ConnectionAborted => (ErrorKind::ConnectionAborted, "connection aborted"),
-        ErrorCode::RemoteUnreachable => (ErrorKind::HostUnreachable, "not reachable"),
-        ErrorCode::Timeout => (ErrorKind::TimedOut, "not in time"),
-        ErrorCode::InvalidArgument => (ErrorKind::InvalidInput, "that is not the name or address of a host"),
-        other => return io::Error::other(other.message()),
-    };
-    io::Error::new(kind, text)
 }

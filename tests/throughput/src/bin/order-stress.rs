@@ -203,7 +203,7 @@ fn work(url: &str, options: &Options, worker: u64, mut random: Random, chain: bo
                     publish(&batch, options, &mut random, receiver)?;
                 }
                 // Its leases end, as they do while nobody renews them.
-                outbox.extend(&name, &ids(&batch), 0).map_err(told)?;
+                end_leases(&mut outbox, &name, &ids(&batch))?;
                 if crashed {
                     break;
                 }
@@ -239,6 +239,16 @@ fn publish(batch: &Batch, options: &Options, random: &mut Random, receiver: &Mut
     let retry = Verdict::Retry(Retry { failure: Failure::of(FailureCode::Unavailable, "chosen to fail"), delay_ms });
     let all = [(Verdict::Delivered, delivered), (retry, retried), (Verdict::Release(0), released)];
     Ok(all.into_iter().filter(|(_, ids)| !ids.is_empty()).map(|(verdict, ids)| Settlement { verdict, ids }).collect())
+}
+
+/// Lets leases end now. A renewal does not wait for locks, and another host that has just looked at the rows may hold them for a moment.
+fn end_leases(outbox: &mut Outbox<Tampered>, worker: &str, ids: &Column) -> Result<()> {
+    loop {
+        match outbox.extend(worker, ids, 0) {
+            Err(Failure { code: FailureCode::Timeout, .. }) => std::thread::sleep(Duration::from_millis(1)),
+            ended => return ended.map(drop).map_err(told),
+        }
+    }
 }
 
 fn ids(batch: &Batch) -> Column {

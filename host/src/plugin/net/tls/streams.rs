@@ -45,7 +45,7 @@ impl TlsProvider for Provider {
     ) -> Pin<Box<dyn Future<Output = Result<Box<dyn TlsStream>, Error>> + Send>> {
         let (tls, current, notes) = (self.tls.clone(), self.current.clone(), self.notes.clone());
         Box::pin(async move {
-            if let Err(denial) = tls.policy().check_look_up(Request::Tcp, &server) {
+            if let Err(denial) = tls.policy().check_server(Request::Tcp, &server) {
                 let text = denial.to_string();
                 tls.denials().tell(&notes, &text);
                 return Err(Error::msg(text));

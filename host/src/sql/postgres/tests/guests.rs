@@ -31,6 +31,36 @@ fn transaction_control_and_session_state_are_denied_and_hurt_nobody() {
     });
 }
 
+/// Statements that a server takes for more than they look like: none of them may leave anything on the session.
+#[test]
+fn nothing_is_hidden_from_the_guard() {
+    on_each(async |fixture| {
+        fixture.sql("CREATE TABLE words (v tsvector, q tsquery); INSERT INTO words VALUES ('a', 'a')");
+        let connection = fixture.open().await;
+        for sql in [
+            "--\rCOMMIT /*\n SELECT 1 -- */",
+            "--\rDEALLOCATE ALL /*\n SELECT 1 -- */",
+            "UPDATE pg_catalog.pg_settings SET setting = 'left' WHERE name = 'application_name'",
+            "SELECT U&\"set\\005fconfig\"('application_name', 'left', false)",
+            "SELECT count(*)::text FROM ts_stat('SELECT to_tsvector(set_' || 'config(''application_name'', ''left'', false))')",
+            "SELECT ts_rewrite(q, 'SELECT q, (set_' || 'config(''application_name'', ''left'', false))::tsquery FROM words')::text FROM words",
+            "SELECT query_to_xml('SELECT set_' || 'config(''application_name'', ''left'', false)', true, true, '')::text",
+            "SELECT E'a'\n'\\' , ' , set_config('application_name', 'left', false) , $$'$$",
+            "SELECT $\u{1f600}$ ' $\u{1f600}$ || set_config('application_name', 'left', false) || ''",
+            "SELECT 'x' AS insert INTO TEMP left_behind",
+            "CREATE TABLE left_behind AS EXECUTE s1",
+            "EXPLAIN ANALYZE EXECUTE s1",
+        ] {
+            let error = run(&connection, Statement::new(sql).returning([ColumnType::Text])).await.expect_err(sql);
+            assert_eq!(error.code, SqlErrorCode::Denied, "{sql}: {error}");
+        }
+        let left = "SELECT current_setting('application_name') || (SELECT count(*) FROM pg_class WHERE relname = 'left_behind')";
+        let rows = run(&connection, Statement::new(left).returning([ColumnType::Text])).await.unwrap();
+        let Values::Texts(texts) = &rows.columns[0] else { panic!("no text") };
+        assert_eq!(texts.text(0), Some("outhaul0"));
+    });
+}
+
 #[test]
 fn errors_have_the_codes_of_the_contract() {
     on_each(async |fixture| {
@@ -96,7 +126,8 @@ fn prepared_statements_that_are_gone_are_done_without() {
         let connection = fixture.open().await;
         let forget = Statement::new("SELECT forget()").returning([ColumnType::Text]);
         run(&connection, insert("a")).await.unwrap();
-        let error = run(&connection, forget).await.unwrap_err();
+        run(&connection, forget).await.unwrap();
+        let error = run(&connection, insert("lost")).await.unwrap_err();
         assert!(error.code == SqlErrorCode::Unavailable && error.detail.contains("without prepared statements"), "{error}");
         for _ in 0..2 {
             run(&connection, insert("b")).await.unwrap();

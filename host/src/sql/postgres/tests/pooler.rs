@@ -89,6 +89,24 @@ fn values_arrays_and_checks_are_the_same() {
 }
 
 #[test]
+fn types_of_the_database_itself_are_looked_up() {
+    let Some((url, database)) = behind_the_pooler() else { return };
+    database.connect().unwrap().batch_execute("CREATE TYPE mood AS ENUM ('sad', 'happy'); ALTER TABLE t ADD m mood").unwrap();
+    wait_for(async {
+        let databases = databases(&url, "");
+        let connection = databases.open("main", Access::ReadWrite).await.unwrap();
+        let sql = "INSERT INTO t (m) VALUES ($1::text::mood) RETURNING m";
+        let statement = Statement::new(sql).bind([Value::Text("happy".into())]).returning([ColumnType::Text]);
+        for _ in 0..3 {
+            let rows = connection.execute(vec![insert("a"), statement.clone()], bounds()).await.unwrap();
+            let Values::Texts(texts) = &rows[1].columns[0] else { panic!("{rows:?}") };
+            assert_eq!(texts.text(0), Some("happy"));
+        }
+        assert_eq!(found(&[run(&connection, select()).await.unwrap()]), 6);
+    });
+}
+
+#[test]
 fn deadlines_hold() {
     let Some((url, _database)) = behind_the_pooler() else { return };
     wait_for(async {

@@ -86,6 +86,22 @@ fn a_transaction_is_committed_or_rolled_back() {
 }
 
 #[test]
+fn what_fails_at_commit_is_told_and_not_there() {
+    on_each(async |fixture| {
+        fixture.sql("ALTER TABLE t ADD UNIQUE (v) DEFERRABLE INITIALLY DEFERRED");
+        let connection = fixture.open().await;
+        run(&connection, insert("a")).await.unwrap();
+        // A transaction by itself, and one with a COMMIT.
+        for statements in [vec![insert("a")], vec![insert("b"), insert("a")]] {
+            let error = connection.execute(statements, bounds()).await.unwrap_err();
+            assert_eq!(error.code, SqlErrorCode::Constraint, "{error}");
+        }
+        run(&connection, insert("c")).await.unwrap();
+        assert_eq!(fixture.count(), 2);
+    });
+}
+
+#[test]
 fn a_read_only_connection_takes_no_writes() {
     on_each(async |fixture| {
         let connection = fixture.databases.open("main", Access::ReadOnly).await.unwrap();

@@ -12,31 +12,62 @@ fn texts(values: &[Option<&str>]) -> Column {
 }
 
 #[test]
-fn every_type_is_handed_out_as_the_server_writes_it() {
+fn known_types_are_handed_out_as_the_server_writes_them_and_others_refused() {
     on_each(async |fixture| {
+        fixture.sql("CREATE TYPE mood AS ENUM ('sad', 'happy')");
         let connection = fixture.open().await;
-        for (expression, text) in [
-            ("1::int2", "1"),
-            ("true", "t"),
-            ("1.50::numeric", "1.50"),
-            ("0.1::float8", "0.1"),
-            ("'a b'::bpchar", "a b"),
-            ("'c1f1a7b0-0000-4000-8000-00000000000a'::uuid", "c1f1a7b0-0000-4000-8000-00000000000a"),
-            ("'{\"b\": 1,  \"a\":[]}'::json", "{\"b\": 1,  \"a\":[]}"),
-            ("'{\"b\": 1,  \"a\":[]}'::jsonb", "{\"a\": [], \"b\": 1}"),
-            ("'2026-01-02 03:04:05.678+02'::timestamptz", "2026-01-02 01:04:05.678+00"),
-            ("'infinity'::timestamptz", "infinity"),
-            ("'2026-01-02'::date", "2026-01-02"),
-            ("'1 day 02:00'::interval", "1 day 02:00:00"),
-            ("'10.0.0.0/8'::cidr", "10.0.0.0/8"),
-            ("ARRAY['a', NULL, 'b c']", "{a,NULL,\"b c\"}"),
-            ("'\\x00ff'::bytea", "\\x00ff"),
-            ("'a'::\"char\"", "a"),
-            ("ROW(1, 'x')", "(1,x)"),
+        for expression in [
+            "1::int2",
+            "-7::int8",
+            "4294967295::oid",
+            "0.1::float8",
+            "-1e15::float8",
+            "0.00001::float8",
+            "123456.7::float4",
+            "1e6::float4",
+            "'NaN'::float8",
+            "1.50::numeric",
+            "-123456789012345678901234567890.000100::numeric",
+            "10000::numeric",
+            "0.00000001::numeric",
+            "'-Infinity'::numeric",
+            "'a b'::bpchar",
+            "'é'::varchar",
+            "'n'::name",
+            "'a'::\"char\"",
+            "'happy'::mood",
+            "'c1f1a7b0-0000-4000-8000-00000000000a'::uuid",
+            "'{\"b\": 1,  \"a\":[]}'::json",
+            "'{\"b\": 1,  \"a\":[]}'::jsonb",
+            "'2026-01-02 03:04:05.678+02'::timestamptz",
+            "'1969-12-31 23:59:59.999999'::timestamp",
+            "'0044-03-15 12:00:00 BC'::timestamptz",
+            "'12345-06-07'::timestamp",
+            "'infinity'::timestamptz",
+            "'-infinity'::date",
+            "'2026-01-02'::date",
+            "'0001-01-01'::date",
+            "'0005-02-29 BC'::date",
+            "'\\x00ff'::bytea",
         ] {
-            let rows = run(&connection, Statement::new(format!("SELECT {expression}, NULL::text")).returning([ColumnType::Text; 2])).await;
+            let sql = format!("SELECT {expression}, ({expression})::text, NULL::text");
+            let rows = run(&connection, Statement::new(sql).returning([ColumnType::Text; 3])).await;
             let rows = rows.unwrap_or_else(|error| panic!("{expression}: {error}"));
-            assert_eq!(rows.columns, [Values::Texts(texts(&[Some(text)])), Values::Texts(texts(&[None]))], "{expression}");
+            assert_eq!(rows.columns[0], rows.columns[1], "{expression}");
+            assert_eq!(rows.columns[2], Values::Texts(texts(&[None])));
+        }
+        for (expression, name) in [("'1 day'::interval", "INTERVAL"), ("'10.0.0.0/8'::cidr", "CIDR"), ("ARRAY['a']", "TEXT[]")] {
+            for asked in [ColumnType::Text, ColumnType::Bytes] {
+                let statement = |cast| Statement::new(format!("SELECT ({expression}){cast} AS c")).returning([asked]);
+                let error = run(&connection, statement("")).await.unwrap_err();
+                assert_eq!(error.code, SqlErrorCode::TypeMismatch, "{error}");
+                assert!(error.detail.contains(name) && error.detail.contains("as in c::text"), "{error}");
+                run(&connection, statement("::text")).await.unwrap();
+            }
+        }
+        for (expression, text) in [("'\\x00ff'::bytea", "\\x00ff"), ("true", "t"), ("'a'::\"char\"", "a"), ("'happy'::mood", "happy")] {
+            let rows = run(&connection, Statement::new(format!("SELECT {expression}")).returning([ColumnType::Text])).await.unwrap();
+            assert_eq!(rows.columns, [Values::Texts(texts(&[Some(text)]))], "{expression}");
         }
     });
 }

@@ -7,7 +7,7 @@ use wasip2::io::error::Error;
 use wasip2::io::poll::{Pollable, poll};
 
 /// Waits until the pollable is ready.
-pub(super) fn wait(pollable: &Pollable, deadline: Instant) -> io::Result<()> {
+pub(crate) fn wait(pollable: &Pollable, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     let timer = subscribe_duration(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
     // Both may be ready: what was waited for has precedence.
@@ -15,10 +15,10 @@ pub(super) fn wait(pollable: &Pollable, deadline: Instant) -> io::Result<()> {
 }
 
 /// What the host says of an error: its first line, without the host's own backtrace.
-pub(super) fn text(error: &Error) -> String {
+pub(crate) fn text(error: &Error) -> String {
     error.to_debug_string().lines().next().unwrap_or_default().to_owned()
 }
 
-pub(super) fn stream_error(error: &Error) -> io::Error {
+pub(crate) fn stream_error(error: &Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, text(error))
 }
