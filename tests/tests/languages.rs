@@ -1,7 +1,8 @@
 //! The examples in five languages, each as the publisher of the real host: what is delivered, in which order, what failures become,
-//! and what a wrong configuration is told; and the storage in Python, from the first row to the last purge.
+//! and what a wrong configuration is told; the storages, from the first row to the last purge; and the READMEs, followed word for word.
 
 use anyhow::{Context, Result};
+use outhaul_tests::examples::readme::{Readme, Shell};
 use outhaul_tests::outbox::{DELIVERED, Outbox};
 use outhaul_tests::receiver::{Answer, Receiver, Request};
 use outhaul_tests::rig::{Config, Rig};
@@ -167,12 +168,48 @@ fn configuration_errors_name_the_key(language: &str) -> Result<()> {
     Ok(())
 }
 
-mod storage_in_python {
+/// What the README of an example says under `Run`: with a receiver of its own, and compiled code shared with the other tests.
+fn the_readme_leads_to_a_delivered_message(name: &str) -> Result<()> {
+    let Some(component) = examples::component(name)? else { return Ok(()) };
+    let example = examples::ALL.iter().find(|example| example.name == name).context("an example")?;
+    let folder = tempfile::tempdir()?;
+    std::fs::copy(&component, folder.path().join(format!("{name}.wasm")))?;
+    let readme = Readme::of(&examples::home()?.join("src").join(name))?;
+    examples::tour::deliver(example, &readme, &Shell::new(folder.path())?, folder.path(), Some(&places::compiled()?))
+}
+
+/// The storages among the examples, in a table `messages`.
+mod storages {
     use super::*;
     use serde_json::{Value, json};
 
-    fn rig(receiver: &Receiver) -> Result<Option<Rig>> {
-        let Some(component) = examples::component("kv-python")? else { return Ok(None) };
+    /// One of them, and how its table is looked at from outside.
+    struct Storage {
+        name: &'static str,
+        /// Ends every lease.
+        end_leases: &'static str,
+        /// Counts the messages.
+        count: &'static str,
+        /// Id and attempts of the delivered one.
+        delivered: &'static str,
+    }
+
+    const PYTHON: Storage = Storage {
+        name: "kv-python",
+        end_leases: "UPDATE messages SET value = json_set(value, '$.lease_end', 1) WHERE name LIKE 'live/%'",
+        count: "SELECT count(*) FROM messages WHERE name != 'next'",
+        delivered: "SELECT value ->> 'id', value ->> 'attempts' FROM messages WHERE name LIKE 'done/%'",
+    };
+
+    const RUST: Storage = Storage {
+        name: "rows-rust",
+        end_leases: "UPDATE messages SET lease_end = 1 WHERE lease_end > 0",
+        count: "SELECT count(*) FROM messages",
+        delivered: "SELECT id, attempts FROM messages WHERE state = 'delivered'",
+    };
+
+    fn rig(storage: &Storage, receiver: &Receiver) -> Result<Option<Rig>> {
+        let Some(component) = examples::component(storage.name)? else { return Ok(None) };
         let rig = Rig::empty()?;
         let folder = rig.path().join("plugins");
         std::fs::create_dir(&folder)?;
@@ -181,7 +218,7 @@ mod storage_in_python {
         }
         let config = Config::to(receiver.address())?
             .set("plugins.dir", "plugins")
-            .set("storages.outbox.plugin", "kv-python")
+            .set("storages.outbox.plugin", storage.name)
             .set("storages.outbox.config.table", "messages")
             .set("relays.0.breaker.failures", 0);
         rig.configure(&config)?;
@@ -197,14 +234,13 @@ mod storage_in_python {
         Ok(json!([storage["pending"], storage["leased"], storage["dead"]]))
     }
 
-    #[test]
-    fn messages_go_their_way() -> Result<()> {
+    fn messages_go_their_way(storage: &Storage) -> Result<()> {
         let receiver = Receiver::start(|request| match (request.path.as_str(), request.earlier) {
             ("/bad", _) => Answer::status(400),
             ("/shy", 0) => Answer::status(503),
             _ => Answer::status(204),
         })?;
-        let Some(rig) = rig(&receiver)? else { return Ok(()) };
+        let Some(rig) = rig(storage, &receiver)? else { return Ok(()) };
         let ids =
             ["bad", "shy", "good"].map(|topic| enqueue(&rig, &["--topic", topic, "--key", "k", "--header", "a=1", "--payload", topic]));
         let [bad, shy, good] = ids;
@@ -223,18 +259,17 @@ mod storage_in_python {
         rig.run(&["dead", "requeue", "--id", &bad])?.success()?;
         assert_eq!(rig.drain()?["sent"], 1);
         rig.run(&["purge", "--older-than", "0s"])?.success()?;
-        let left: i64 = rig.outbox()?.connection().query_row("SELECT count(*) FROM messages WHERE name != 'next'", [], |row| row.get(0))?;
+        let left: i64 = rig.outbox()?.connection().query_row(storage.count, [], |row| row.get(0))?;
         assert_eq!(left, 0);
         Ok(())
     }
 
-    #[test]
-    fn a_killed_host_loses_nothing_and_its_attempt_counts() -> Result<()> {
+    fn a_killed_host_loses_nothing_and_its_attempt_counts(storage: &Storage) -> Result<()> {
         let gate = outhaul_tests::receiver::Gate::closed();
         let behind = gate.clone();
         let receiver =
             Receiver::start(move |request| if request.earlier == 0 { Answer::status(204).behind(&behind) } else { Answer::status(204) })?;
-        let Some(rig) = rig(&receiver)? else { return Ok(()) };
+        let Some(rig) = rig(storage, &receiver)? else { return Ok(()) };
         let id = enqueue(&rig, &["--topic", "t", "--payload", "x"])?;
         let mut host = rig.host()?;
         receiver.wait_for_requests(1)?;
@@ -242,16 +277,35 @@ mod storage_in_python {
         assert_eq!(stats(&rig)?, json!([1, 1, 0]), "leased until its lease ends");
         gate.open();
         // Instead of waiting for the end of the lease.
-        rig.outbox()?.connection().execute("UPDATE messages SET value = json_set(value, '$.lease_end', 1) WHERE name LIKE 'live/%'", [])?;
+        rig.outbox()?.connection().execute(storage.end_leases, [])?;
         assert_eq!(rig.drain()?["sent"], 1);
-        let page = rig
-            .outbox()?
-            .connection()
-            .query_row("SELECT value FROM messages WHERE name LIKE 'done/%'", [], |row| row.get::<_, String>(0))?;
-        let row: Value = serde_json::from_str(&page)?;
-        assert_eq!((row["id"].as_str(), row["attempts"].as_u64()), (Some(id.as_str()), Some(2)));
+        let delivered: (String, u32) = rig.outbox()?.connection().query_row(storage.delivered, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        assert_eq!(delivered, (id, 2));
         Ok(())
     }
+
+    macro_rules! storages {
+        ($($language:ident $storage:ident)*) => {
+            $(mod $language {
+                use anyhow::Result;
+
+                #[test]
+                fn messages_go_their_way() -> Result<()> {
+                    super::messages_go_their_way(&super::$storage)
+                }
+                #[test]
+                fn a_killed_host_loses_nothing_and_its_attempt_counts() -> Result<()> {
+                    super::a_killed_host_loses_nothing_and_its_attempt_counts(&super::$storage)
+                }
+                #[test]
+                fn the_readme_leads_to_a_delivered_message() -> Result<()> {
+                    super::super::the_readme_leads_to_a_delivered_message(super::$storage.name)
+                }
+            })*
+        };
+    }
+
+    storages! { python PYTHON rust RUST }
 }
 
 macro_rules! languages {
@@ -279,6 +333,10 @@ macro_rules! languages {
             #[test]
             fn configuration_errors_name_the_key() -> Result<()> {
                 super::configuration_errors_name_the_key(LANGUAGE)
+            }
+            #[test]
+            fn the_readme_leads_to_a_delivered_message() -> Result<()> {
+                super::the_readme_leads_to_a_delivered_message(&format!("http-{LANGUAGE}"))
             }
         })*
     };

@@ -57,11 +57,6 @@ impl Workspace {
         self.target.join("fixtures")
     }
 
-    /// Where the components of the examples are put.
-    pub(crate) fn examples(&self) -> PathBuf {
-        self.target.join("examples")
-    }
-
     /// Runs cargo in the checkout and fails if it does.
     pub(crate) fn cargo<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
         self.run(&cargo(), arguments)

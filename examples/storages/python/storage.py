@@ -302,6 +302,9 @@ def enqueue(now: Call, batch: outbox.Batch) -> List[str]:
     number = int(now.get("next") or 1)
     ids = []
     for message in outhaul.messages(batch):
+        # A number that was given as an id is passed over.
+        while not message.id and now.get(f"id/{number}") is not None:
+            number += 1
         id_ = message.id or str(number)
         if now.get(f"id/{id_}") is not None:
             raise Err(outhaul.failure("invalid-message", f"the id `{id_}` is taken"))

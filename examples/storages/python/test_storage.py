@@ -116,6 +116,11 @@ class StorageTest(unittest.TestCase):
         with self.assertRaises(Err):
             self.enqueue({"id": "mine"})
 
+    def test_a_number_that_was_given_as_an_id_is_passed_over(self):
+        self.assertEqual(self.enqueue({"id": "2"}, {}, {}), ["2", "3", "4"])
+        self.assertEqual(self.enqueue({"id": "5"}), ["5"])
+        self.assertEqual(self.enqueue({}), ["6"])
+
     def test_an_empty_table_gives_an_empty_batch(self):
         claimed = self.storage.claim(self.request())
         self.assertEqual((len(claimed.batch.ids.ends), claimed.refused, claimed.unfinished), (0, [], False))

@@ -1,14 +1,18 @@
 //! Sends each message as one HTTP POST to the URL of its configuration.
 
+mod publisher;
 #[cfg(target_arch = "wasm32")]
-mod component;
-#[cfg(target_arch = "wasm32")]
-mod post;
+mod wasi_http;
+
+pub use publisher::{HttpRust, Post};
 
 use outhaul_sdk::{Failure, FailureCode, Message, Outcome, parse_config};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use std::time::Duration;
+
+outhaul_sdk::export_publisher!(HttpRust<wasi_http::WasiHttp>);
+outhaul_sdk::manifest!("../manifest.toml");
 
 /// All but letters, digits and `-._~`.
 const RESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -103,6 +107,15 @@ pub fn headers(message: Message<'_>) -> Vec<(String, Vec<u8>)> {
         headers.push(("content-type".to_owned(), b"application/octet-stream".to_vec()));
     }
     headers
+}
+
+/// What is asked of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// The header of that name.
+    pub retry_after: Option<Vec<u8>>,
 }
 
 /// What an answer means; `retry_after` is the header of that name.
