@@ -2,7 +2,7 @@
 
 use super::error::CommandError;
 use super::running::{self, Running};
-use super::{CommandResult, output, pin};
+use super::{CommandResult, output, pin, plugin_test};
 use crate::app::inventory::Document;
 use crate::config::Config;
 use crate::plugin::{self, Inspection};
@@ -20,6 +20,7 @@ pub(super) enum Command {
     /// Begin a new adapter: a folder with all that builds and tests it.
     New(New),
     Pin(pin::Args),
+    Test(plugin_test::Args),
 }
 
 /// List the plugin directory (world, version, size, hash, and which adapters use each), and what a running host makes of it.
