@@ -1,5 +1,6 @@
 //! The contract clause by clause, natively: the storage on a SQLite file. What the finished component does is for
 //! `outhaul plugin test` to say.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test ends at the first surprise")]
 
 use outhaul_sdk::testing::{Sqlite, StorageBench, claim_request, dead, ids, retry, settlement};
 use outhaul_sdk::{Batch, ClaimRequest, Column, FailureCode, Filter, NewMessage, RowState, Storage, Verdict};

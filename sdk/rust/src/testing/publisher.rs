@@ -35,7 +35,7 @@ pub enum PublisherFault {
         /// The later message's place in the batch.
         at: usize,
         /// Its outcome.
-        outcome: Outcome,
+        outcome: Box<Outcome>,
         /// The earlier message's place.
         earlier: usize,
         /// Their key.
@@ -55,9 +55,9 @@ pub enum PublisherFault {
         /// The message's place in the batch.
         at: usize,
         /// What was reported first.
-        reported: Outcome,
+        reported: Box<Outcome>,
         /// What `publish` returned.
-        returned: Outcome,
+        returned: Box<Outcome>,
     },
 }
 
@@ -113,7 +113,7 @@ fn check_order(messages: &[NewMessage<'_>], outcomes: &[Outcome]) -> Result<(), 
         let Some(key) = message.key else { continue };
         match stopped.get(key) {
             Some(earlier) if *outcome != Outcome::Held => {
-                return Err(PublisherFault::NotHeld { at, outcome: outcome.clone(), earlier: *earlier, key: key.to_owned() });
+                return Err(PublisherFault::NotHeld { at, outcome: Box::new(outcome.clone()), earlier: *earlier, key: key.to_owned() });
             }
             None if *outcome != Outcome::Delivered => drop(stopped.insert(key, at)),
             _ => {}
@@ -132,7 +132,7 @@ fn check_reports(reported: Vec<(u32, Outcome)>, outcomes: &[Outcome]) -> Result<
         };
         let is_first = reports.iter().all(|(earlier, _)| *earlier != at);
         if is_first && outcome != *returned {
-            return Err(PublisherFault::Contradiction { at, reported: outcome, returned: returned.clone() });
+            return Err(PublisherFault::Contradiction { at, reported: Box::new(outcome), returned: Box::new(returned.clone()) });
         }
         reports.push((at, outcome));
     }
