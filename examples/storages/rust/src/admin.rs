@@ -11,7 +11,7 @@ pub(crate) fn schema(table: &str) -> [String; 3] {
         format!(
             "CREATE TABLE IF NOT EXISTS {table} (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  id TEXT NOT NULL UNIQUE DEFAULT (lower(hex(randomblob(16)))),
+  id TEXT NOT NULL UNIQUE DEFAULT (lower(hex(random()))),
   topic TEXT NOT NULL,
   key TEXT,
   headers TEXT NOT NULL DEFAULT '[]',
@@ -61,7 +61,7 @@ fn insert<T: Transaction>(transaction: &T, table: &str, now: i64, message: Messa
     }
     let sql = format!(
         "INSERT INTO {table} (id, topic, key, headers, payload, due_at, created_at) \
-         VALUES (coalesce(?1, lower(hex(randomblob(16)))), ?2, ?3, ?4, ?5, ?6, ?6) RETURNING id"
+         VALUES (coalesce(?1, lower(hex(random()))), ?2, ?3, ?4, ?5, ?6, ?6) RETURNING id"
     );
     let text = |text: &str| Value::Text(text.to_owned());
     let parameters = [
