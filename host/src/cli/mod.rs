@@ -11,6 +11,7 @@ mod message;
 mod output;
 mod pin;
 mod plugin;
+mod pull;
 mod purge;
 mod run;
 mod running;
@@ -93,6 +94,7 @@ impl Command {
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
+            Self::Plugin(plugin::Command::Pull(args)) => args.json,
         }
     }
 }
@@ -135,6 +137,7 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
+        Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -211,6 +214,7 @@ mod tests {
             "outhaul plugin inspect x.wasm --json",
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
+            "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
         ] {
             assert!(parses(line), "{line}");
         }
@@ -233,6 +237,7 @@ mod tests {
             "outhaul purge",
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
+            "outhaul plugin pull",
         ] {
             assert!(!parses(line), "{line}");
         }

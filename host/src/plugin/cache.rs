@@ -185,6 +185,7 @@ fn check_private(path: &Path, metadata: &fs::Metadata, right_kind: bool) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use super::super::manifest::{Anatomy, ComponentFault};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -249,6 +250,9 @@ mod tests {
         let other = Engine::new(&config).unwrap();
         let cache = Cache::new(fixture.folder.path().join("cache"), &other);
         assert_ne!(cache.compatibility, fixture.cache.compatibility);
+        // Nor is it a component, should somebody drop it into the plugin directory.
+        let compiled = other.precompile_component(EMPTY).unwrap();
+        assert_eq!(Anatomy::read(&compiled), Err(ComponentFault::Compiled));
         let ours = fixture.file();
         cache.load(&other, EMPTY, "digest").unwrap();
         let theirs = ours.with_file_name(format!("digest-{}.cwasm", cache.compatibility));

@@ -29,8 +29,9 @@ mod sql_host;
 mod state;
 mod storage;
 
+pub(crate) use catalog::MAX_BYTES as MAX_COMPONENT_BYTES;
 pub use grants::Request;
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Inspection, inspect, inspect_bytes};
 pub use manifest::ComponentFault;
 pub use pins::{Pin, Pins, PinsError};
 pub use publisher::PublisherPlugin;
@@ -41,6 +42,7 @@ pub use storage::StoragePlugin;
 use crate::config::model::{Adapter as AdapterConfig, Publisher as PublisherConfig, SecretSource};
 use crate::domain::{Failure, FailureCode};
 use crate::metrics::Metrics;
+use crate::oci::{Component as Pulled, PullError};
 use crate::secrets::Secrets;
 use crate::sql::Databases;
 use cache::Cache;
@@ -92,6 +94,9 @@ pub enum PluginError {
         /// The file of the pins.
         pins: PathBuf,
     },
+    /// It is in a registry, and cannot be had from there.
+    #[error(transparent)]
+    Pull(#[from] PullError),
     /// The pins cannot be used.
     #[error(transparent)]
     Pins(#[from] PinsError),
@@ -154,10 +159,14 @@ fn unpinned(path: &Path, found: &str, pinned: Option<&str>, pins: &Path) -> Stri
 }
 
 impl PluginError {
-    /// Whether trying again later may help: a database that is locked or away, not a wrong configuration.
+    /// Whether trying again later may help: a database that is locked, a registry that is away, not a wrong configuration.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Open(failure) if matches!(failure.code, FailureCode::Unavailable | FailureCode::Timeout | FailureCode::Network))
+        match self {
+            Self::Open(failure) => matches!(failure.code, FailureCode::Unavailable | FailureCode::Timeout | FailureCode::Network),
+            Self::Pull(error) => error.is_transient(),
+            _ => false,
+        }
     }
 }
 
@@ -179,6 +188,8 @@ pub struct PluginHostOptions {
 pub struct Origin<'a> {
     /// Directory of components.
     pub directory: &'a Path,
+    /// The component, where it comes from a registry; none: it is in the directory.
+    pub pulled: Option<&'a Pulled>,
     /// What components must be; none: any.
     pub pins: Option<&'a Pins>,
     /// The secrets that can be granted; none: those that the host was made with.
@@ -191,7 +202,7 @@ impl<'a> Origin<'a> {
     /// A first generation of whatever is in a directory.
     #[must_use]
     pub fn first(directory: &'a Path) -> Self {
-        Self { directory, pins: None, secrets: None, generation: 1 }
+        Self { directory, pulled: None, pins: None, secrets: None, generation: 1 }
     }
 }
 
@@ -272,7 +283,7 @@ impl PluginHost {
     /// # Errors
     /// If there is no such component, it is not pinned, it is not a storage, it does not link, or its `open` fails.
     pub async fn load_storage(&self, origin: Origin<'_>, adapter: &AdapterConfig) -> Result<Arc<StoragePlugin>, PluginError> {
-        let file = catalog::find(origin.directory, &adapter.plugin, origin.pins).await?;
+        let file = catalog::find(origin, &adapter.plugin).await?;
         let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
         anatomy.check_storage().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
         let pre = self.link(file, StorageWorld::link).await?;
@@ -291,7 +302,7 @@ impl PluginHost {
     /// If there is no such component, it is not pinned, it is not a publisher, it does not link, or its `open` fails.
     pub async fn load_publisher(&self, origin: Origin<'_>, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
         let adapter = &publisher.adapter;
-        let file = catalog::find(origin.directory, &adapter.plugin, origin.pins).await?;
+        let file = catalog::find(origin, &adapter.plugin).await?;
         let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
         anatomy.check_publisher().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
         let pre = self.link(file, publisher::PublisherWorld::link).await?;
