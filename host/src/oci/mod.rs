@@ -26,6 +26,7 @@ use crate::secrets::Secrets;
 use bytes::Bytes;
 use client::Client;
 use error::Fault;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A component that was pulled, now or before.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Component {
     /// Where it is kept.
     pub path: PathBuf,
@@ -44,13 +45,25 @@ pub struct Component {
 }
 
 /// A component fresh from its registry, kept nowhere yet.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Pulled {
     /// What it is from now on.
     pub pinned: Pinned,
     /// Its content.
     pub component: Bytes,
     manifest: Vec<u8>,
+}
+
+impl fmt::Debug for Component {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Component({}, {})", self.path.display(), self.digest)
+    }
+}
+
+impl fmt::Debug for Pulled {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pulled({})", self.pinned)
+    }
 }
 
 /// The registries as a configuration describes them, and the store.

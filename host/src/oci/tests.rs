@@ -248,12 +248,6 @@ async fn a_registry_that_is_away_is_named() {
     let cut = |_: &str, _: &Head, _| b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nfive5".to_vec();
     let (text, again) = told(Server::start(cut).await.pull().await);
     assert!(text.contains("broke off: ") && again, "{text}");
-    // It does not speak TLS, which is asked for where nothing is said.
-    let server = Server::registry(|_, _, _| None).await;
-    let config = parse("", Path::new("o.toml")).unwrap();
-    let reference = Reference::parse(&format!("{}/acme/adapter", server.name())).unwrap();
-    let (text, again) = told(Registries::of(&config).pull(&reference).await);
-    assert!(text.contains("TLS with 127.0.0.1:") && text.contains("does it speak TLS on this port?") && !again, "{text}");
 }
 
 #[tokio::test(start_paused = true)]
