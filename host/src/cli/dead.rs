@@ -1,10 +1,10 @@
 //! `outhaul dead`: messages that ended dead, to be looked at, tried again, or thrown away.
 
 use super::error::CommandError;
-use super::jsonl::JsonMessage;
 use super::storage::{Opened, StorageArg};
 use super::{CommandResult, message, output};
 use crate::app::App;
+use crate::jsonl::JsonMessage;
 use crate::ports::{Filter, RowState, StorageAdmin};
 use anyhow::anyhow;
 use serde_json::json;

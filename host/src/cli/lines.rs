@@ -1,9 +1,9 @@
 //! Messages in lines, on their way into a table: all or none where they fit into memory, else in order, with a place to go on from.
 
 use super::error::CommandError;
-use super::jsonl::JsonMessage;
 use super::output;
 use crate::domain::Batch;
+use crate::jsonl::JsonMessage;
 use anyhow::anyhow;
 use std::io::{BufRead, Read};
 

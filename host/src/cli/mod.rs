@@ -5,12 +5,12 @@ mod dead;
 mod drain;
 mod enqueue;
 mod error;
-mod jsonl;
 mod lines;
 mod message;
 mod output;
 mod pin;
 mod plugin;
+mod plugin_test;
 mod pull;
 mod purge;
 mod run;
@@ -95,6 +95,7 @@ impl Command {
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
             Self::Plugin(plugin::Command::Pull(args)) => args.json,
+            Self::Plugin(plugin::Command::Test(args)) => args.json,
         }
     }
 }
@@ -135,6 +136,7 @@ async fn execute(cli: Cli) -> CommandResult {
     match cli.command {
         // Looks at a file, wherever it is: needs no configuration.
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
+        Command::Plugin(plugin::Command::Test(args)) => plugin_test::run(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
@@ -215,6 +217,8 @@ mod tests {
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
             "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
+            "outhaul plugin test x.wasm --set a=1 --secret k=KEY --allow-host h:1 --call-timeout 1s --clause storage.limit --json",
+            "outhaul plugin test --list --json",
         ] {
             assert!(parses(line), "{line}");
         }
@@ -238,6 +242,9 @@ mod tests {
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
             "outhaul plugin pull",
+            "outhaul plugin test",
+            "outhaul plugin test x.wasm --list",
+            "outhaul plugin test x.wasm --secret KEY",
         ] {
             assert!(!parses(line), "{line}");
         }

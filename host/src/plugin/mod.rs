@@ -10,6 +10,7 @@ mod bindings;
 mod cache;
 mod call;
 mod catalog;
+mod clock;
 mod convert;
 mod denials;
 mod engine;
@@ -22,6 +23,7 @@ mod log;
 mod manifest;
 mod net;
 mod pins;
+mod prepared;
 mod publisher;
 mod sightings;
 mod slot;
@@ -30,10 +32,12 @@ mod state;
 mod storage;
 
 pub(crate) use catalog::MAX_BYTES as MAX_COMPONENT_BYTES;
+pub use clock::Skew;
 pub use grants::Request;
 pub use inspect::{Inspection, inspect, inspect_bytes};
 pub use manifest::ComponentFault;
 pub use pins::{Pin, Pins, PinsError};
+pub use prepared::{PreparedPublisher, PreparedStorage};
 pub use publisher::PublisherPlugin;
 pub use sightings::{STILL, Sight, Sightings};
 pub use slot::Slot;
@@ -49,7 +53,6 @@ use cache::Cache;
 use denials::Denials;
 use grants::Policy;
 use identity::{Identity, Kind};
-use instance::Adapter;
 use manifest::Anatomy;
 use net::http::HttpClient;
 use net::tls::Tls;
@@ -57,7 +60,6 @@ use state::{Shared, State};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use storage::StorageWorld;
 use wasmtime::Engine;
 use wasmtime::component::{Component, InstancePre, Linker};
 
@@ -242,6 +244,8 @@ struct Inner {
     metrics: Metrics,
     databases: Databases,
     secrets: Secrets,
+    /// How far the clock of its guests is off.
+    skew: Skew,
 }
 
 impl std::fmt::Debug for PluginHost {
@@ -259,7 +263,7 @@ impl PluginHost {
         let engine = engine::start()?;
         let cache = options.cache.map(|directory| Cache::new(directory, &engine));
         let secrets = Secrets::new(options.secrets);
-        Ok(Self(Arc::new(Inner { engine, cache, metrics: options.metrics, databases: options.databases, secrets })))
+        Ok(Self(Arc::new(Inner { engine, cache, metrics: options.metrics, databases: options.databases, secrets, skew: Skew::None })))
     }
 
     /// Loads and opens a storage: its first generation, from whatever component is in the directory.
@@ -283,17 +287,8 @@ impl PluginHost {
     /// # Errors
     /// If there is no such component, it is not pinned, it is not a storage, it does not link, or its `open` fails.
     pub async fn load_storage(&self, origin: Origin<'_>, adapter: &AdapterConfig) -> Result<Arc<StoragePlugin>, PluginError> {
-        let file = catalog::find(origin, &adapter.plugin).await?;
-        let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
-        anatomy.check_storage().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
-        let pre = self.link(file, StorageWorld::link).await?;
-        let world = StorageWorld::of(&pre, &anatomy).map_err(|error| import(&path, &error))?;
-        let shared = self.shared(Kind::Storage, adapter, &anatomy, origin)?;
-        let loaded = Adapter::new(world, shared, pre, adapter.config.to_string(), self.0.metrics.clone(), storage::INSTANCES);
-        let description = loaded.start().await.map_err(PluginError::Open)?;
-        let description =
-            storage::check_description(&loaded, convert::description_in(description, anatomy.has_fused())).map_err(PluginError::Open)?;
-        Ok(Arc::new(StoragePlugin::new(loaded, description, anatomy.has_admin(), generation)))
+        let prepared = self.prepare_storage(origin, &adapter.plugin).await?;
+        self.open_storage(&prepared, origin, adapter).await
     }
 
     /// Loads and opens a generation of a publisher.
@@ -301,16 +296,8 @@ impl PluginHost {
     /// # Errors
     /// If there is no such component, it is not pinned, it is not a publisher, it does not link, or its `open` fails.
     pub async fn load_publisher(&self, origin: Origin<'_>, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
-        let adapter = &publisher.adapter;
-        let file = catalog::find(origin, &adapter.plugin).await?;
-        let (path, anatomy, generation) = (file.path.clone(), file.anatomy.clone(), Generation::of(&file, origin.generation));
-        anatomy.check_publisher().map_err(|fault| PluginError::Component { path: path.clone(), fault })?;
-        let pre = self.link(file, publisher::PublisherWorld::link).await?;
-        let world = publisher::PublisherWorld::of(&pre).map_err(|error| import(&path, &error))?;
-        let shared = self.shared(Kind::Publisher, adapter, &anatomy, origin)?;
-        let loaded = Adapter::new(world, shared, pre, adapter.config.to_string(), self.0.metrics.clone(), publisher.lanes);
-        loaded.start().await.map_err(PluginError::Open)?;
-        Ok(Arc::new(PublisherPlugin::new(loaded, generation)))
+        let prepared = self.prepare_publisher(origin, &publisher.adapter.plugin).await?;
+        self.open_publisher(&prepared, origin, publisher).await
     }
 
     /// Compiles a component, or loads what was compiled before, and links it.
@@ -354,6 +341,7 @@ impl PluginHost {
             tls,
             databases: self.0.databases.clone(),
             secrets,
+            skew: self.0.skew,
         }))
     }
 }

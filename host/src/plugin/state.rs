@@ -2,6 +2,7 @@
 
 use super::bindings::{log, outbox, progress, secrets};
 use super::call::{CurrentGate, Gate, Notes};
+use super::clock::Skew;
 use super::convert;
 use super::denials::Denials;
 use super::grants::Policy;
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     pub(super) tls: Tls,
     pub(super) databases: Databases,
     pub(super) secrets: Secrets,
+    pub(super) skew: Skew,
 }
 
 /// Where early outcomes of the running `publish` call go.
@@ -81,7 +83,7 @@ impl State {
         let [stdout, stderr] = output.clone();
         let mut wasi = WasiCtx::builder();
         // No file system, no environment, no arguments, no standard input: none of it is ever added.
-        wasi.stdout(stdout).stderr(stderr).max_random_size(MAX_RANDOM_BYTES);
+        wasi.stdout(stdout).stderr(stderr).max_random_size(MAX_RANDOM_BYTES).wall_clock(shared.skew);
         tcp.configure(&mut wasi);
         Self {
             wasi: wasi.build(),

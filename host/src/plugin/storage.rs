@@ -90,6 +90,7 @@ pub(super) fn check_description(adapter: &Adapter<StorageWorld>, description: De
 pub struct StoragePlugin {
     adapter: Adapter<StorageWorld>,
     description: Description,
+    has_fused: bool,
     has_admin: bool,
     generation: Generation,
 }
@@ -101,14 +102,20 @@ impl std::fmt::Debug for StoragePlugin {
 }
 
 impl StoragePlugin {
-    pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, has_admin: bool, generation: Generation) -> Self {
-        Self { adapter, description, has_admin, generation }
+    pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, anatomy: &Anatomy, generation: Generation) -> Self {
+        Self { adapter, description, has_fused: anatomy.has_fused(), has_admin: anatomy.has_admin(), generation }
     }
 
     /// Which component it is.
     #[must_use]
     pub fn generation(&self) -> &Generation {
         &self.generation
+    }
+
+    /// Whether the component exports `settle-and-claim`, whether or not it prefers it.
+    #[must_use]
+    pub fn has_fused(&self) -> bool {
+        self.has_fused
     }
 
     /// Whether the component exports what the command line needs ([`StorageAdmin`]).

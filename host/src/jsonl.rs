@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// One message. The payload is `payload` (text, or null for a tombstone) or `payload_base64`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct JsonMessage {
+pub(crate) struct JsonMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     topic: String,
@@ -52,13 +52,13 @@ fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Js
 
 impl JsonMessage {
     /// Reads one line.
-    pub(super) fn parse(line: &str) -> Result<Self, String> {
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
         // The line is told by the caller; "at line 1" of it would mislead.
         serde_json::from_str(line).map_err(|error| error.to_string().replace(" at line 1 column ", " at column "))
     }
 
     /// Appends it to a batch.
-    pub(super) fn push_to(&self, batch: &mut Batch) -> Result<(), String> {
+    pub(crate) fn push_to(&self, batch: &mut Batch) -> Result<(), String> {
         if self.topic.is_empty() {
             return Err("topic is empty".to_owned());
         }
@@ -89,7 +89,7 @@ impl JsonMessage {
     }
 
     /// A message as JSON.
-    pub(super) fn of(message: Message<'_>) -> Self {
+    pub(crate) fn of(message: Message<'_>) -> Self {
         let bytes = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => JsonBytes::Text(text.to_owned()),
             Err(_) => JsonBytes::Binary { base64: STANDARD.encode(bytes) },

@@ -1,0 +1,147 @@
+//! A clause of the contract, and how clauses are run: each on a stage of its own, some at once, none for ever.
+//!
+//! A clause that failed while the machine stood still is run once more: waiting too long can make a right adapter look wrong, never a
+//! wrong one right.
+
+use super::report::{Entry, Verdict};
+use super::stall::Stall;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, StreamExt};
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// Longest clause: every wait in it has a shorter end of its own, which says more.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Why a clause did not pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It does not hold.
+    Failed {
+        /// What should have been.
+        expected: String,
+        /// What was seen instead.
+        seen: String,
+    },
+    /// It does not apply, or cannot be looked at: why.
+    Skipped(String),
+}
+
+/// What came of looking at a clause.
+pub(crate) type Checked = Result<(), Stop>;
+
+impl Stop {
+    /// What was seen instead of what was expected.
+    pub(crate) fn failed(expected: impl Into<String>, seen: impl Into<String>) -> Self {
+        Self::Failed { expected: expected.into(), seen: seen.into() }
+    }
+}
+
+/// That something is so; `seen` tells what is so instead.
+pub(crate) fn expect(is_so: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Checked {
+    if is_so { Ok(()) } else { Err(Stop::failed(expected, seen())) }
+}
+
+/// That two things are the same.
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, seen: &T, expected: &T) -> Checked {
+    expect(seen == expected, format!("{what}: {expected:?}"), || format!("{seen:?}"))
+}
+
+/// A clause of the contract, looked at on a stage `S`.
+pub(crate) struct Clause<S> {
+    /// Stable, as in `storage.order-in-batch`.
+    pub(crate) id: &'static str,
+    /// A short sentence.
+    pub(crate) title: &'static str,
+    /// What it demands of an adapter.
+    pub(crate) demands: &'static str,
+    /// Looks at it.
+    pub(crate) check: for<'a> fn(&'a S) -> BoxFuture<'a, Checked>,
+}
+
+/// Sets a stage for each clause.
+pub(crate) trait Stages: Sync {
+    /// Everything that a clause works on.
+    type Stage: Send + Sync;
+
+    /// A stage on which nothing has happened.
+    fn set(&self) -> impl Future<Output = Result<Self::Stage, Stop>> + Send;
+
+    /// How many stages there may be at once.
+    fn at_once(&self) -> usize;
+}
+
+/// Runs clauses; `tell` is called with what came of each, in their order.
+pub(crate) async fn run<S: Stages>(stages: &S, clauses: Vec<&Clause<S::Stage>>, mut tell: impl FnMut(&Entry)) -> Vec<Entry> {
+    let mut entries = Vec::with_capacity(clauses.len());
+    let runs: Vec<_> = clauses.into_iter().map(|clause| one(stages, clause)).collect();
+    let mut ended = stream::iter(runs).buffered(stages.at_once());
+    while let Some(entry) = ended.next().await {
+        tell(&entry);
+        entries.push(entry);
+    }
+    entries
+}
+
+async fn one<S: Stages>(stages: &S, clause: &Clause<S::Stage>) -> Entry {
+    let began = Instant::now();
+    let stall = Stall::watch();
+    let mut checked = look(stages, clause).await;
+    if matches!(checked, Err(Stop::Failed { .. })) && stall.was_long() {
+        checked = look(stages, clause).await;
+    }
+    let verdict = match checked {
+        Ok(()) => Verdict::Passed,
+        Err(Stop::Failed { expected, seen }) => Verdict::Failed { expected, seen },
+        Err(Stop::Skipped(why)) => Verdict::Skipped { why },
+    };
+    Entry { id: clause.id, title: clause.title, verdict, ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX) }
+}
+
+async fn look<S: Stages>(stages: &S, clause: &Clause<S::Stage>) -> Checked {
+    let checked = tokio::time::timeout(LONGEST, async {
+        let stage = stages.set().await?;
+        (clause.check)(&stage).await
+    });
+    checked.await.unwrap_or_else(|_| Err(Stop::failed(format!("an end within {} seconds", LONGEST.as_secs()), "there was none")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Numbers;
+
+    impl Stages for Numbers {
+        type Stage = u32;
+        async fn set(&self) -> Result<u32, Stop> {
+            Ok(7)
+        }
+        fn at_once(&self) -> usize {
+            2
+        }
+    }
+
+    #[tokio::test]
+    async fn every_clause_has_an_entry_in_order() {
+        let clauses: [Clause<u32>; 4] = [
+            Clause { id: "a", title: "", demands: "", check: |stage| Box::pin(async move { same("the number", stage, &7) }) },
+            Clause { id: "b", title: "", demands: "", check: |stage| Box::pin(async move { same("the number", stage, &8) }) },
+            Clause { id: "c", title: "", demands: "", check: |_| Box::pin(async { Err(Stop::Skipped("why".to_owned())) }) },
+            Clause { id: "d", title: "", demands: "", check: |_| Box::pin(std::future::ready(Ok(()))) },
+        ];
+        let mut told = Vec::new();
+        let entries = run(&Numbers, clauses.iter().collect(), |entry| told.push(entry.id)).await;
+        assert_eq!(told, ["a", "b", "c", "d"]);
+        let failed = Verdict::Failed { expected: "the number: 8".to_owned(), seen: "7".to_owned() };
+        let skipped = Verdict::Skipped { why: "why".to_owned() };
+        assert_eq!(entries.into_iter().map(|entry| entry.verdict).collect::<Vec<_>>(), [Verdict::Passed, failed, skipped, Verdict::Passed]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn none_runs_for_ever() {
+        let clause: Clause<u32> = Clause { id: "a", title: "", demands: "", check: |_| Box::pin(std::future::pending()) };
+        let entries = run(&Numbers, vec![&clause], |_| ()).await;
+        assert!(matches!(&entries[0].verdict, Verdict::Failed { seen, .. } if seen == "there was none"));
+    }
+}

@@ -1,0 +1,92 @@
+//! The conformance kit: the contract of `wit/outbox.wit`, looked at clause by clause in a component that nobody trusts.
+//!
+//! [`setup`] reads what is said of the component, [`subject`] compiles it and opens it as a host does, [`clause`] is a clause and how
+//! clauses are run, [`report`] is what came of them. The clauses themselves are in [`storage`].
+
+mod clause;
+pub(crate) mod report;
+pub(crate) mod setup;
+mod stall;
+pub(crate) mod storage;
+pub(crate) mod subject;
+
+use clause::Clause;
+use report::{Entry, Report};
+use setup::{Setup, SetupArgs, SetupError};
+use std::path::PathBuf;
+use storage::Theatre;
+use subject::Subject;
+
+/// A clause, for a list.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub(crate) struct Listed {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) demands: &'static str,
+}
+
+fn listed<S>(clause: &Clause<S>) -> Listed {
+    Listed { id: clause.id, title: clause.title, demands: clause.demands }
+}
+
+/// Every clause that there is.
+pub(crate) fn clauses() -> Vec<Listed> {
+    storage::clauses().into_iter().map(listed).collect()
+}
+
+/// Why nothing was tested.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum TestError {
+    /// The component cannot be set up.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// No clause has such an id.
+    #[error("--clause {0}: there is no such clause for a {1}; `outhaul plugin test --list` shows all")]
+    NoSuchClause(String, &'static str),
+    /// There are no clauses for it yet.
+    #[error("{0} is a publisher: there are clauses for storages only")]
+    Publisher(String),
+    /// The database that was named is not as it was found.
+    #[error("the database could not be emptied at the end: {0}")]
+    NotCleared(String),
+}
+
+/// Runs the clauses for what the component is, or those of them that are named; `tell` is called with what came of each, and with how many
+/// there are.
+///
+/// # Errors
+/// If nothing could be tested, or the database could not be cleared.
+pub(crate) async fn test(
+    file: PathBuf,
+    args: SetupArgs,
+    insert_command: Option<String>,
+    only: &[String],
+    tell: impl FnMut(&Entry, usize),
+) -> Result<Report, TestError> {
+    match Subject::load(Setup::read(file, args).await?).await? {
+        Subject::Storage(subject) => {
+            let clauses = chosen(storage::clauses(), only, "storage")?;
+            let theatre = Theatre::new(subject, insert_command).await?;
+            let entries = run(&theatre, clauses, tell).await;
+            if let Err(stop) = theatre.clear().await {
+                return Err(TestError::NotCleared(format!("{stop:?}")));
+            }
+            Ok(Report::of(&theatre.subject.setup, entries))
+        }
+        Subject::Publisher(subject) => Err(TestError::Publisher(subject.setup.inspection.file.display().to_string())),
+    }
+}
+
+async fn run<S: clause::Stages>(stages: &S, clauses: Vec<&Clause<S::Stage>>, mut tell: impl FnMut(&Entry, usize)) -> Vec<Entry> {
+    let count = clauses.len();
+    clause::run(stages, clauses, |entry| tell(entry, count)).await
+}
+
+/// The clauses that are named; all, if none is.
+fn chosen<'a, S>(clauses: Vec<&'a Clause<S>>, only: &[String], kind: &'static str) -> Result<Vec<&'a Clause<S>>, TestError> {
+    if let Some(unknown) = only.iter().find(|id| !clauses.iter().any(|clause| clause.id == **id)) {
+        return Err(TestError::NoSuchClause(unknown.clone(), kind));
+    }
+    Ok(clauses.into_iter().filter(|clause| only.is_empty() || only.iter().any(|id| id == clause.id)).collect())
+}

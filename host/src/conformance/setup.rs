@@ -1,0 +1,361 @@
+//! How a component is set up to be tested or driven: what the command line says, and what a `conformance.toml` beside the component
+//! says where the command line is silent.
+//!
+//! It becomes a configuration like any other (one adapter called `adapter`, one database called `main`), read by the code that reads
+//! an operator's file: what is refused there is refused here, with the name of the option.
+
+use crate::config::{self, Config, Problem};
+use crate::plugin::{Inspection, PluginError, inspect};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// What may stand beside a component.
+const BESIDE: &str = "conformance.toml";
+
+/// Name of the adapter in the configuration.
+const NAME: &str = "adapter";
+
+/// Where the configuration would be, if it were a file: nowhere. Relative paths are those of the current folder.
+const NOWHERE: &str = "command-line";
+
+/// Largest file of settings, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// What is said of a component.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SetupArgs {
+    /// The adapter's own settings (`config` in outhaul.toml), as a TOML file.
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// One of these settings, written as in TOML (may be repeated; wins over --settings).
+    #[arg(long = "set", value_name = "KEY = VALUE")]
+    set: Vec<String>,
+    /// For a storage: its database, as in outhaul.toml. Left out: fresh SQLite files.
+    #[arg(long, value_name = "URL", env = "OUTHAUL_TEST_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+    /// A secret that the adapter may read, and the environment variable that holds it (may be repeated).
+    #[arg(long = "secret", value_name = "NAME=VARIABLE", value_parser = pair)]
+    secrets: Vec<(String, String)>,
+    /// What the adapter may reach besides (may be repeated).
+    #[arg(long = "allow-host", value_name = "HOST:PORT")]
+    allow_hosts: Vec<String>,
+    /// How long one call may take.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
+    call_timeout: Duration,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, variable)) if !name.is_empty() && !variable.is_empty() => Ok((name.to_owned(), variable.to_owned())),
+        _ => Err("write NAME=VARIABLE".to_owned()),
+    }
+}
+
+/// Why a component cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SetupError {
+    /// The file is no component's by its name.
+    #[error("{} is not a component's file by its name: it must end in .wasm", .0.display())]
+    Name(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}: {error}", .file.display())]
+    Unreadable { file: PathBuf, error: std::io::Error },
+    /// A file of settings is wrong.
+    #[error("{}: {reason}", .file.display())]
+    File { file: PathBuf, reason: String },
+    /// An option is wrong.
+    #[error("--set {text:?} is not a key and its value as in TOML ({reason}): write it as in --set 'table = \"outbox\"'")]
+    Set { text: String, reason: String },
+    /// What was read cannot be.
+    #[error("{}", .0.join("; "))]
+    Refused(Vec<String>),
+    /// The file is another kind of component.
+    #[error(
+        "{} is no adapter: it exports {exports}; an adapter exports outhaul:adapter/storage@0.1.0 or outhaul:adapter/publisher@0.1.0",
+        .file.display()
+    )]
+    NoAdapter { file: PathBuf, exports: String },
+    /// The component cannot be loaded or opened.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+}
+
+/// What may stand in `conformance.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Beside {
+    #[serde(default)]
+    test: Defaults,
+}
+
+/// `[test]`: for the options of the same names.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Defaults {
+    /// The adapter's own settings.
+    #[serde(default)]
+    config: Table,
+    #[serde(default)]
+    allow_hosts: Vec<String>,
+    /// `--insert-command`
+    pub(crate) insert_command: Option<String>,
+    /// `--destination-command`
+    #[expect(dead_code, reason = "for the clauses for publishers, which come next")]
+    pub(crate) destination_command: Option<String>,
+}
+
+/// The two kinds of adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Storage,
+    Publisher,
+}
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Publisher => "publisher",
+        }
+    }
+}
+
+/// A component and everything that is said of it.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) inspection: Inspection,
+    pub(crate) kind: Kind,
+    /// What `conformance.toml` says besides.
+    pub(crate) defaults: Defaults,
+    /// Where the component is.
+    pub(crate) folder: PathBuf,
+    /// Its name there, without `.wasm`.
+    pub(crate) plugin: String,
+    settings: Table,
+    /// None: fresh files.
+    pub(crate) database: Option<String>,
+    secrets: Vec<(String, String)>,
+    allow_hosts: Vec<String>,
+    pub(crate) call_timeout: Duration,
+}
+
+impl Setup {
+    /// Looks at the component and reads everything.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub(crate) async fn read(file: PathBuf, args: SetupArgs) -> Result<Self, SetupError> {
+        let SetupArgs { settings, set, database, secrets, allow_hosts, call_timeout } = args;
+        let name = file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".wasm"));
+        let plugin = name.filter(|name| !name.is_empty()).ok_or_else(|| SetupError::Name(file.clone()))?.to_owned();
+        let folder = match file.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let inspection = inspect(&file).await?;
+        let kind = kind(&inspection)?;
+        let beside = folder.join(BESIDE);
+        let defaults = match text(&beside)? {
+            Some(text) => {
+                let read: Result<Beside, _> = toml::from_str(&text);
+                read.map_err(|error| SetupError::File { file: beside, reason: error.message().to_owned() })?.test
+            }
+            None => Defaults::default(),
+        };
+        let mut merged = defaults.config.clone();
+        if let Some(file) = settings {
+            let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            let text = text(&file)?.ok_or_else(|| SetupError::Unreadable { file: file.clone(), error: gone() })?;
+            let table: Table = toml::from_str(&text).map_err(|error| SetupError::File { file, reason: error.message().to_owned() })?;
+            merge(&mut merged, table);
+        }
+        for text in set {
+            let table: Result<Table, _> = toml::from_str(&text);
+            let refused = |reason: String| SetupError::Set { text: text.clone(), reason };
+            let table = table.map_err(|error| refused(error.message().replace('\n', ", ")))?;
+            if table.is_empty() {
+                return Err(refused("there is none".to_owned()));
+            }
+            merge(&mut merged, table);
+        }
+        let allow_hosts = if allow_hosts.is_empty() { defaults.allow_hosts.clone() } else { allow_hosts };
+        Ok(Self { inspection, kind, defaults, folder, plugin, settings: merged, database, secrets, allow_hosts, call_timeout })
+    }
+
+    /// The configuration of a host that runs the component. In the settings, each of `fill` is put where its name stands in braces;
+    /// `reach` is granted besides.
+    ///
+    /// # Errors
+    /// Everything that is refused.
+    pub(crate) fn configure(&self, database: Option<&str>, fill: &[(&str, &str)], reach: &[String]) -> Result<Config, SetupError> {
+        let mut config = Value::Table(self.settings.clone());
+        put(&mut config, fill);
+        let texts = |texts: &mut dyn Iterator<Item = &String>| Value::Array(texts.map(|text| Value::from(text.as_str())).collect());
+        let timeout = humantime::format_duration(self.call_timeout).to_string();
+        let mut adapter = Table::from_iter([
+            ("plugin".to_owned(), Value::from(NAME)),
+            ("allow_hosts".to_owned(), texts(&mut self.allow_hosts.iter().chain(reach))),
+            ("allow_secrets".to_owned(), texts(&mut self.secrets.iter().map(|(name, _)| name))),
+            ("limits".to_owned(), only("call_timeout", timeout)),
+            ("config".to_owned(), config),
+        ]);
+        let secret = |(name, variable): &(String, String)| (name.clone(), only("env", variable.as_str()));
+        let mut root = Table::from_iter([("secrets".to_owned(), Value::Table(self.secrets.iter().map(secret).collect()))]);
+        let section = match self.kind {
+            Kind::Publisher => "publishers",
+            Kind::Storage => {
+                let url = database.unwrap_or_default();
+                let mut main = Table::from_iter([("url".to_owned(), Value::from(url))]);
+                if url.starts_with("sqlite:") {
+                    // What is lost with the power is only a test.
+                    main.insert("synchronous".to_owned(), "normal".into());
+                }
+                root.insert("databases".to_owned(), only("main", main));
+                adapter.insert("database".to_owned(), "main".into());
+                "storages"
+            }
+        };
+        root.insert(section.to_owned(), only(NAME, adapter));
+        let mut config = config::parse(&root.to_string(), Path::new(NOWHERE)).map_err(|problems| {
+            let told = problems.list.iter().map(|Problem { key, text, .. }| format!("{}{text}", option_of(key)));
+            SetupError::Refused(told.collect())
+        })?;
+        config.plugins.dir.clone_from(&self.folder);
+        let adapters = config.storages.values_mut().chain(config.publishers.values_mut().map(|publisher| &mut publisher.adapter));
+        // The name of a file may be one that no key of an operator's file could have.
+        adapters.for_each(|adapter| adapter.plugin.clone_from(&self.plugin));
+        Ok(config)
+    }
+}
+
+/// A table of one key.
+fn only(key: &str, value: impl Into<Value>) -> Value {
+    Table::from_iter([(key.to_owned(), value.into())]).into()
+}
+
+/// The option that a key of the configuration comes from.
+fn option_of(key: &str) -> String {
+    let mut parts = key.splitn(4, '.');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("databases"), ..) => "--database ".to_owned(),
+        (Some("secrets"), Some(name), ..) => format!("--secret {name}: "),
+        (_, _, Some("config"), Some(key)) => format!("the setting {key}: "),
+        (_, _, Some(allow), _) if allow.starts_with("allow_hosts") => "--allow-host ".to_owned(),
+        (_, _, Some(allow), _) if allow.starts_with("allow_secrets") => "--secret ".to_owned(),
+        (_, _, Some("limits"), _) => "--call-timeout ".to_owned(),
+        _ => format!("{key}: "),
+    }
+}
+
+fn kind(inspection: &Inspection) -> Result<Kind, SetupError> {
+    let exports = |interface: &str| inspection.exports.iter().any(|export| export.split('@').next() == Some(interface));
+    if exports("outhaul:adapter/storage") {
+        Ok(Kind::Storage)
+    } else if exports("outhaul:adapter/publisher") {
+        Ok(Kind::Publisher)
+    } else {
+        let exports = if inspection.exports.is_empty() { "nothing".to_owned() } else { inspection.exports.join(", ") };
+        Err(SetupError::NoAdapter { file: inspection.file.clone(), exports })
+    }
+}
+
+/// The text of a file; none: there is no such file.
+fn text(file: &Path) -> Result<Option<String>, SetupError> {
+    let unreadable = |error| SetupError::Unreadable { file: file.to_owned(), error };
+    match std::fs::metadata(file) {
+        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
+            Err(unreadable(std::io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes"))))
+        }
+        Ok(_) => std::fs::read_to_string(file).map(Some).map_err(unreadable),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// Puts what `over` says in the place of what `table` says; tables in it are merged.
+fn merge(table: &mut Table, over: Table) {
+    for (key, value) in over {
+        match (table.get_mut(&key), value) {
+            (Some(Value::Table(inner)), Value::Table(over)) => merge(inner, over),
+            (_, value) => {
+                table.insert(key, value);
+            }
+        }
+    }
+}
+
+/// Puts values where their names stand in braces.
+fn put(value: &mut Value, fill: &[(&str, &str)]) {
+    match value {
+        Value::String(text) => fill.iter().for_each(|(name, with)| *text = text.replace(&format!("{{{name}}}"), with)),
+        Value::Array(items) => items.iter_mut().for_each(|item| put(item, fill)),
+        Value::Table(table) => table.iter_mut().for_each(|(_, value)| put(value, fill)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(settings: &str, kind: Kind) -> Setup {
+        let inspection = Inspection {
+            file: "a.wasm".into(),
+            world: None,
+            name: None,
+            version: None,
+            description: None,
+            imports: Vec::new(),
+            exports: Vec::new(),
+            requests: Vec::new(),
+            bytes: 0,
+            sha256: String::new(),
+        };
+        Setup {
+            inspection,
+            kind,
+            defaults: Defaults::default(),
+            folder: "built".into(),
+            plugin: "an adapter".to_owned(),
+            settings: toml::from_str(settings).unwrap(),
+            database: None,
+            secrets: vec![("key".to_owned(), "KEY".to_owned())],
+            allow_hosts: vec!["127.0.0.1:9".to_owned()],
+            call_timeout: Duration::from_secs(5),
+        }
+    }
+
+    #[test]
+    fn what_is_said_becomes_a_configuration() {
+        let setup = setup("table = \"t{clause}\"\n[columns]\nid = [\"x{clause}\", 1]\n", Kind::Storage);
+        let config = setup.configure(Some("sqlite:/tmp/a.db"), &[("clause", "7")], &["127.0.0.1:10".to_owned()]).unwrap();
+        let storage = &config.storages[NAME];
+        let expected = serde_json::json!({ "table": "t7", "columns": { "id": ["x7", 1] }, "database": "main" });
+        assert_eq!((&storage.config, storage.plugin.as_str()), (&expected, "an adapter"));
+        assert_eq!((storage.grants.hosts.len(), storage.grants.secrets.as_slice()), (2, &["key".to_owned()][..]));
+        assert_eq!(storage.limits.call_timeout, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_is_refused_has_the_name_of_its_option() {
+        let mut setup = setup("database = \"other\"", Kind::Storage);
+        setup.allow_hosts = vec!["nowhere".to_owned()];
+        let told = setup.configure(Some("oracle:x"), &[], &[]).unwrap_err().to_string();
+        for expected in
+            ["--database the scheme \"oracle\" is not supported", "--allow-host \"nowhere\" has no port", "the setting database: "]
+        {
+            assert!(told.contains(expected), "{expected}: {told}");
+        }
+    }
+
+    #[test]
+    fn later_settings_win_key_by_key() {
+        let mut table: Table = toml::from_str("a = 1\n[b]\nc = 1\nd = 1").unwrap();
+        merge(&mut table, toml::from_str("a = [2]\nb.c = 2").unwrap());
+        assert_eq!(table, toml::from_str("a = [2]\n[b]\nc = 2\nd = 1").unwrap());
+    }
+}

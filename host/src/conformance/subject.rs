@@ -1,0 +1,93 @@
+//! The component under test, compiled once, and opened as a host opens it: as often as wanted, each time as if in another process.
+
+use super::setup::{Kind, Setup, SetupError};
+use crate::metrics::Metrics;
+use crate::plugin::{Origin, PluginHost, PluginHostOptions, PreparedPublisher, PreparedStorage, PublisherPlugin, Skew, StoragePlugin};
+use crate::sql::Databases;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A storage under test.
+pub(crate) struct StorageSubject {
+    pub(crate) setup: Setup,
+    host: PluginHost,
+    prepared: PreparedStorage,
+}
+
+/// A publisher under test.
+pub(crate) struct PublisherSubject {
+    pub(crate) setup: Setup,
+    host: PluginHost,
+    prepared: PreparedPublisher,
+}
+
+/// What is under test.
+pub(crate) enum Subject {
+    Storage(StorageSubject),
+    Publisher(PublisherSubject),
+}
+
+impl Subject {
+    /// Compiles and links the component.
+    ///
+    /// # Errors
+    /// If that is not possible, or what was said of it is refused.
+    pub(crate) async fn load(setup: Setup) -> Result<Self, SetupError> {
+        // Any database will do: none is opened here.
+        let config = setup.configure(Some(setup.database.as_deref().unwrap_or("sqlite:none.db")), &[], &[])?;
+        let host = PluginHost::new(PluginHostOptions {
+            cache: config.plugins.cache,
+            metrics: Metrics::new(),
+            databases: Databases::new(&BTreeMap::new(), &BTreeMap::new()),
+            secrets: config.secrets,
+        })?;
+        let origin = Origin::first(&setup.folder);
+        Ok(match setup.kind {
+            Kind::Storage => {
+                let prepared = host.prepare_storage(origin, &setup.plugin).await?;
+                Self::Storage(StorageSubject { host, prepared, setup })
+            }
+            Kind::Publisher => {
+                let prepared = host.prepare_publisher(origin, &setup.plugin).await?;
+                Self::Publisher(PublisherSubject { host, prepared, setup })
+            }
+        })
+    }
+}
+
+#[expect(dead_code, reason = "for the clauses for storages, which come next")]
+/// An open storage, and its databases as this host sees them: with connections of its own, as another process would have.
+#[derive(Clone)]
+pub(crate) struct OpenStorage {
+    pub(crate) plugin: Arc<StoragePlugin>,
+    pub(crate) databases: Databases,
+}
+
+impl StorageSubject {
+    /// Opens it on a database.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open(&self, database: &str, fill: &[(&str, &str)], skew: Skew) -> Result<OpenStorage, SetupError> {
+        let config = self.setup.configure(Some(database), fill, &[])?;
+        let databases = Databases::new(&config.databases, &config.secrets);
+        let host = self.host.elsewhere(databases.clone(), skew);
+        let adapter = config.storages.into_values().next().ok_or_else(|| SetupError::Refused(vec!["there is no storage".to_owned()]))?;
+        let plugin = host.open_storage(&self.prepared, Origin::first(&self.setup.folder), &adapter).await?;
+        Ok(OpenStorage { plugin, databases })
+    }
+}
+
+#[expect(dead_code, reason = "for the clauses for publishers, which come next")]
+impl PublisherSubject {
+    /// Opens it with `fill` in its settings, able to reach `reach` besides what it was granted.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open(&self, fill: &[(&str, &str)], reach: &[String]) -> Result<Arc<PublisherPlugin>, SetupError> {
+        let config = self.setup.configure(None, fill, reach)?;
+        let publisher = config.publishers.into_values().next();
+        let publisher = publisher.ok_or_else(|| SetupError::Refused(vec!["there is no publisher".to_owned()]))?;
+        Ok(self.host.open_publisher(&self.prepared, Origin::first(&self.setup.folder), &publisher).await?)
+    }
+}
