@@ -4,12 +4,10 @@ use anyhow::{Context, Result};
 use outhaul_services::registry::{PASSWORD, USER};
 use outhaul_services::{Access, Registry};
 use outhaul_tests::components::{self, agent};
-use outhaul_tests::host::Host;
 use outhaul_tests::process::poll;
 use outhaul_tests::receiver::Receiver;
 use outhaul_tests::registry::{self, push};
 use outhaul_tests::rig::{Config, Rig};
-use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 
@@ -40,17 +38,6 @@ fn sent_by(rig: &Rig, receiver: &Receiver) -> Result<String> {
     Ok(request.header("user-agent").unwrap_or_default().to_owned())
 }
 
-fn wait_for_generation(host: &Host, generation: f64) -> Result<()> {
-    host.wait_for_metric("outhaul_adapter_generation{adapter=\"webhooks\"}", generation).with_context(|| host.log())
-}
-
-fn reload(host: &mut Host, result: &str) -> Result<()> {
-    let name = format!("outhaul_config_reloads_total{{result=\"{result}\"}}");
-    let before = host.metric(&name)?;
-    host.process().signal(Signal::HUP)?;
-    host.wait_for_metric(&name, before + 1.0).with_context(|| host.log())
-}
-
 #[test]
 fn what_is_pulled_into_the_directory_is_taken_over_by_a_running_host() -> Result<()> {
     let Some(registry) = outhaul_services::registry() else { return Ok(()) };
@@ -74,7 +61,7 @@ fn what_is_pulled_into_the_directory_is_taken_over_by_a_running_host() -> Result
     assert_eq!((&pulled["reference"], &pulled["plugin"]), (&reference.clone().into(), &"http-publisher".into()));
     assert_eq!((&pulled["changed"], &pulled["version"]), (&true.into(), &"0.1.7".into()));
     assert_eq!(format!("sha256:{}", pulled["sha256"].as_str().unwrap_or_default()), registry::digest(&new));
-    wait_for_generation(&host, 2.0)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.7"));
     assert_eq!(rig.run(&["plugin", "pull", &reference, "--json"])?.json()?["changed"], false);
     host.shut_down()
@@ -157,19 +144,19 @@ fn an_adapter_named_by_reference_starts_without_its_registry_once_it_was_pulled(
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.6"));
     // Another one is not to be had: the configuration stays as a whole.
     rig.configure(&named(config.clone(), &second))?;
-    reload(&mut host, "refused")?;
+    host.reload("refused")?;
     let refused = host.process().errors().wait_for_line("the configuration stays as it was")?;
     assert!(refused.contains(&second) && refused.contains("cannot be reached"), "{refused}");
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.6"));
     registry.serve(Access::Open)?;
-    reload(&mut host, "applied")?;
-    wait_for_generation(&host, 2.0)?;
+    host.reload("applied")?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.7"));
     // Back, from the store.
     registry.stop()?;
     rig.configure(&named(config, &first))?;
-    reload(&mut host, "applied")?;
-    wait_for_generation(&host, 3.0)?;
+    host.reload("applied")?;
+    host.wait_for_generation("webhooks", 3)?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.6"));
     host.shut_down()
 }
@@ -193,7 +180,7 @@ fn what_is_kept_is_not_trusted() -> Result<()> {
     // What runs does not care for the file.
     fs::remove_file(&kept)?;
     registry.stop()?;
-    reload(&mut host, "unchanged")?;
+    host.reload("unchanged")?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.6"));
     host.shut_down()
 }
@@ -214,10 +201,10 @@ fn pins_name_the_reference_and_what_it_stands_for() -> Result<()> {
     let mut host = rig.host()?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.6"));
     rig.configure(&named(config, &second))?;
-    reload(&mut host, "refused")?;
+    host.reload("refused")?;
     host.process().errors().wait_for_line("is not pinned in")?;
     rig.run(&["plugin", "pin"])?.success()?;
-    reload(&mut host, "applied")?;
+    host.reload("applied")?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.7"));
     host.shut_down()
 }

@@ -10,15 +10,19 @@ use std::path::PathBuf;
 pub struct PullError {
     /// What was to be pulled.
     pub reference: String,
-    /// Why not.
-    pub(crate) fault: Fault,
+    /// Why not; boxed, since few pulls fail and all their callers make room for it.
+    pub(crate) fault: Box<Fault>,
 }
 
 impl PullError {
+    pub(super) fn new(reference: &impl ToString, fault: Fault) -> Self {
+        Self { reference: reference.to_string(), fault: Box::new(fault) }
+    }
+
     /// Whether trying again later may help: a registry that is away, not one that says no.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match &self.fault {
+        match &*self.fault {
             Fault::Unreachable { .. } | Fault::Interrupted { .. } | Fault::TimedOut { .. } => true,
             Fault::Answer { status, .. } => {
                 status.is_server_error() || matches!(*status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)

@@ -84,7 +84,7 @@ impl<'a> Registries<'a> {
     pub async fn stored(&self, pinned: &Pinned) -> Result<Option<Component>, PullError> {
         let (folder, wanted) = (self.0.plugins.store.clone(), pinned.clone());
         let found = blocking(folder, move |folder| store::find(folder, &wanted)).await;
-        found.map_err(|fault| PullError { reference: pinned.to_string(), fault })
+        found.map_err(|fault| PullError::new(pinned, fault))
     }
 
     /// A component from the store, or else from its registry, and kept.
@@ -95,7 +95,7 @@ impl<'a> Registries<'a> {
         if let Some(component) = self.stored(pinned).await? {
             return Ok(component);
         }
-        let fault = |fault| PullError { reference: pinned.to_string(), fault };
+        let fault = |fault| PullError::new(pinned, fault);
         let pulled = self.fetch(&pinned.registry, &pinned.repository, None, Some(pinned.digest)).await.map_err(fault)?;
         let folder = self.0.plugins.store.clone();
         let kept = blocking(folder, move |folder| store::keep(folder, &pulled.manifest, &pulled.component)).await.map_err(fault)?;
@@ -110,7 +110,7 @@ impl<'a> Registries<'a> {
     pub async fn pull(&self, reference: &Reference) -> Result<Pulled, PullError> {
         let Reference { registry, repository, tag, digest } = reference;
         let pulled = self.fetch(registry, repository, tag.as_deref(), *digest).await;
-        pulled.map_err(|fault| PullError { reference: reference.to_string(), fault })
+        pulled.map_err(|fault| PullError::new(reference, fault))
     }
 
     async fn fetch(&self, registry: &str, repository: &str, tag: Option<&str>, digest: Option<Digest>) -> Result<Pulled, Fault> {
