@@ -5,6 +5,7 @@
 //! - [`host`]: `outhaul run`, ready to be killed, stopped and asked for its metrics
 //! - [`rig`]: a folder with a database and a configuration, and the command line on it
 //! - [`receiver`]: an HTTP server with a scripted mind and a perfect memory
+//! - [`examples`]: the components of the examples
 //! - [`https`]: the same behind TLS
 //! - [`kafka`]: what is in a topic, read by librdkafka and by Kafka's own consumer
 //! - [`outbox`]: the producer's side in SQLite, and what the table says
@@ -12,6 +13,7 @@
 //! - [`wire`]: the network between the host and its database, and answers that get lost on it
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs on one database file
+//! - [`registry`]: components and what is none, pushed to an OCI registry
 //! - [`components`]: other versions of the adapters, and candidates that must be refused
 //! - [`swaps`]: the long run of swaps between two versions of a publisher
 //! - [`docs`]: the documentation, held against the program
@@ -24,6 +26,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod components;
 pub mod docs;
+pub mod examples;
 pub mod host;
 pub mod https;
 pub mod kafka;
@@ -33,6 +36,7 @@ pub mod places;
 pub mod postgres;
 pub mod process;
 pub mod receiver;
+pub mod registry;
 pub mod rig;
 pub mod swaps;
 pub mod wire;

@@ -11,6 +11,7 @@ mod output;
 mod pin;
 mod plugin;
 mod plugin_test;
+mod pull;
 mod purge;
 mod run;
 mod running;
@@ -83,7 +84,7 @@ impl Command {
     /// Whether stdout is to have one JSON document.
     fn is_json(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Schema(_) => false,
+            Self::Run(_) | Self::Schema(_) | Self::Plugin(plugin::Command::New(_)) => false,
             Self::Drain(args) => args.json,
             Self::Check(args) => args.json,
             Self::Enqueue(args) => args.json,
@@ -93,6 +94,7 @@ impl Command {
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
+            Self::Plugin(plugin::Command::Pull(args)) => args.json,
             Self::Plugin(plugin::Command::Test(args)) => args.json,
         }
     }
@@ -134,9 +136,11 @@ async fn execute(cli: Cli) -> CommandResult {
     match cli.command {
         // Looks at a file, wherever it is: needs no configuration.
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
+        Command::Plugin(plugin::Command::New(args)) => plugin::new(&args),
         Command::Plugin(plugin::Command::Test(args)) => plugin_test::run(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
+        Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -211,8 +215,11 @@ mod tests {
             "outhaul purge --older-than 7d --json",
             "outhaul plugin list --json",
             "outhaul plugin inspect x.wasm --json",
+            "outhaul plugin new --lang js --kind publisher x",
+            "outhaul plugin new --lang c x",
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
+            "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
             "outhaul plugin test x.wasm --set a=1 --secret k=KEY --allow-host h:1 --call-timeout 1s --clause storage.limit --json",
             "outhaul plugin test --list --json",
         ] {
@@ -237,6 +244,9 @@ mod tests {
             "outhaul purge",
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
+            "outhaul plugin new x",
+            "outhaul plugin new --lang cobol x",
+            "outhaul plugin pull",
             "outhaul plugin test",
             "outhaul plugin test x.wasm --list",
             "outhaul plugin test x.wasm --secret KEY",
