@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use outhaul_services::{Certificates, Major};
 use outhaul_tests::components;
+use outhaul_tests::docs::links;
 use outhaul_tests::docs::page::Page;
 use outhaul_tests::docs::run::{Told, run};
 use outhaul_tests::docs::stage::Stage;
@@ -12,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Blocks that are shown and not run, of all pages: a change of this number wants a reason.
-const NOT_RUN: usize = 2;
+const NOT_RUN: usize = 6;
 
 /// A page, and what a reader has when beginning with it.
 struct Scene {
@@ -36,6 +37,10 @@ pages! {
     docs_grants_and_limits: "docs/grants-and-limits.md", attacked;
     docs_metrics: "docs/metrics.md", Stage::relay;
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
+    docs_conformance: "docs/conformance.md", Stage::relay;
+    docs_registries: "docs/registries.md", registry_settings;
+    docs_writing_an_adapter: "docs/writing-an-adapter.md", Stage::relay;
+    examples: "examples/publishers/README.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
     wit: "wit/README.md", Stage::relay;
     http_publisher: "plugins/http-publisher/README.md", http_settings;
@@ -88,6 +93,12 @@ fn kafka_settings() -> Result<Stage> {
     Stage::relay()?.with_settings(&format!("{RELAY}{publisher}"))?.with_file("secrets/kafka", "password")
 }
 
+fn registry_settings() -> Result<Stage> {
+    let folder = tempfile::tempdir()?;
+    let certificates = Certificates::create(folder.path().to_owned(), None)?;
+    Stage::relay()?.with_settings(RELAY)?.with_file("ca.pem", fs::read(certificates.ca())?)?.with_file("secrets/registry", "password")
+}
+
 /// The storage of an existing table, of which the pages of storages show parts.
 const EXISTING: &str = r#"
 database = "main"
@@ -137,12 +148,25 @@ fn is_as_shown(path: &str) -> Result<()> {
     Ok(())
 }
 
+/// The README of one example, which tests/languages.rs follows word for word.
+fn is_followed_elsewhere(page: &Path) -> bool {
+    page.starts_with("examples") && page.components().count() == 4
+}
+
+#[test]
+fn links_of_the_examples_lead_somewhere() -> Result<()> {
+    let mut pages = BTreeSet::new();
+    find_pages(Path::new("examples"), &mut pages)?;
+    pages.into_iter().filter(|page| is_followed_elsewhere(page)).try_for_each(|page| links::check(&Page::read(page)?))
+}
+
 #[test]
 fn no_page_is_forgotten() -> Result<()> {
     let mut pages = BTreeSet::from([PathBuf::from("README.md"), PathBuf::from("wit/README.md")]);
     for folder in ["docs", "examples", "plugins"] {
         find_pages(Path::new(folder), &mut pages)?;
     }
+    pages.retain(|page| !is_followed_elsewhere(page));
     let run: BTreeSet<PathBuf> = SCENES.iter().map(|scene| scene.page.into()).collect();
     assert_eq!(run, pages, "left: the pages that this test runs; right: those that there are");
     Ok(())
@@ -170,5 +194,19 @@ fn few_blocks_are_not_run() -> Result<()> {
             .extend(page.blocks.iter().filter_map(|block| Some(format!("{}:{}: {}", scene.page, block.line, block.marks.get("not-run")?))));
     }
     assert_eq!(reasons.len(), NOT_RUN, "{reasons:#?}");
+    Ok(())
+}
+
+#[test]
+fn limits_are_documented_with_the_defaults_of_the_reference_file() -> Result<()> {
+    let read = |path: &str| fs::read_to_string(places::checkout().join(path)).with_context(|| format!("cannot read {path}"));
+    let reference: toml::Table = read("examples/outhaul.toml")?.parse()?;
+    let publisher = &reference["publishers"]["webhooks"];
+    let page = read("docs/grants-and-limits.md")?;
+    for key in ["memory", "call_timeout", "returned_bytes", "lanes", "batch", "batch_bytes"] {
+        let default = publisher.get(key).or_else(|| publisher["limits"].get(key)).with_context(|| format!("no {key} in the reference"))?;
+        let row = format!("| `{key}` | `{default}` |");
+        assert!(page.lines().any(|line| line.starts_with(&row)), "no row {row}");
+    }
     Ok(())
 }

@@ -125,7 +125,7 @@ impl Terminal {
 
 fn set(mut command: Command, (folder, environment): Setting<'_>) -> Command {
     // What a developer may have set, and a reader has not.
-    for name in ["OUTHAUL_CONFIG", "RUST_LOG"] {
+    for name in ["CARGO_TARGET_DIR", "OUTHAUL_CONFIG", "RUST_BACKTRACE", "RUST_LOG"] {
         command.env_remove(name);
     }
     command.current_dir(folder).envs(environment.iter().map(|(name, value)| (name, value)));

@@ -71,9 +71,14 @@ impl Stage {
         symlink(places::outhaul()?, root.path().join("bin/outhaul"))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([root.path().join("bin")].into_iter().chain(std::env::split_paths(&path)))?;
-        // Components are compiled once for all pages.
-        let cache = places::target()?.join("compiled-for-pages");
-        let environment = [("PATH", path.as_os_str()), ("XDG_CACHE_HOME", cache.as_os_str()), ("NO_COLOR", OsStr::new("1"))];
+        // What components, and crates of adapters, are compiled to is kept from run to run.
+        let (cache, build) = (places::target()?.join("pages/cache"), places::target()?.join("pages/build"));
+        let environment = [
+            ("PATH", path.as_os_str()),
+            ("XDG_CACHE_HOME", cache.as_os_str()),
+            ("CARGO_BUILD_BUILD_DIR", build.as_os_str()),
+            ("NO_COLOR", OsStr::new("1")),
+        ];
         let text = |value: &OsStr| value.to_str().map(str::to_owned).context("the environment is not UTF-8");
         let environment = environment.into_iter().map(|(name, value)| Ok((name.to_owned(), text(value)?))).collect::<Result<_>>()?;
         Ok(Self { root, environment, stand_ins: Vec::new(), addresses: BTreeMap::new(), settings: toml::Table::new(), sql: None })
