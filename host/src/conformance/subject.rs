@@ -6,6 +6,7 @@ use crate::plugin::{Origin, PluginHost, PluginHostOptions, PreparedPublisher, Pr
 use crate::sql::Databases;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use toml::Table;
 
 /// A storage under test.
 pub(crate) struct StorageSubject {
@@ -69,7 +70,21 @@ impl StorageSubject {
     /// # Errors
     /// If it does not open.
     pub(crate) async fn open(&self, database: &str, fill: &[(&str, &str)], skew: Skew) -> Result<OpenStorage, SetupError> {
-        let config = self.setup.configure(Some(database), fill, &[])?;
+        self.open_as(self.setup.settings().clone(), database, fill, skew).await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open_as(
+        &self,
+        settings: Table,
+        database: &str,
+        fill: &[(&str, &str)],
+        skew: Skew,
+    ) -> Result<OpenStorage, SetupError> {
+        let config = self.setup.configure_as(settings, Some(database), fill, &[])?;
         let databases = Databases::new(&config.databases, &config.secrets);
         let host = self.host.elsewhere(databases.clone(), skew);
         let adapter = config.storages.into_values().next().ok_or_else(|| SetupError::Refused(vec!["there is no storage".to_owned()]))?;
@@ -85,7 +100,20 @@ impl PublisherSubject {
     /// # Errors
     /// If it does not open.
     pub(crate) async fn open(&self, fill: &[(&str, &str)], reach: &[String]) -> Result<Arc<PublisherPlugin>, SetupError> {
-        let config = self.setup.configure(None, fill, reach)?;
+        self.open_as(self.setup.settings().clone(), fill, reach).await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open_as(
+        &self,
+        settings: Table,
+        fill: &[(&str, &str)],
+        reach: &[String],
+    ) -> Result<Arc<PublisherPlugin>, SetupError> {
+        let config = self.setup.configure_as(settings, None, fill, reach)?;
         let publisher = config.publishers.into_values().next();
         let publisher = publisher.ok_or_else(|| SetupError::Refused(vec!["there is no publisher".to_owned()]))?;
         Ok(self.host.open_publisher(&self.prepared, Origin::first(&self.setup.folder), &publisher).await?)
