@@ -12,6 +12,7 @@ mod pin;
 mod plugin;
 mod plugin_drive;
 mod plugin_test;
+mod pull;
 mod purge;
 mod run;
 mod running;
@@ -95,6 +96,7 @@ impl Command {
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
+            Self::Plugin(plugin::Command::Pull(args)) => args.json,
             Self::Plugin(plugin::Command::Test(args)) => args.json,
         }
     }
@@ -143,6 +145,7 @@ async fn execute(cli: Cli) -> CommandResult {
         }
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
+        Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -225,6 +228,7 @@ mod tests {
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
             "outhaul plugin drive x.wasm --set table='t' --secret a=A --database sqlite:x.db",
+            "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
             "outhaul plugin test x.wasm --set a=1 --secret k=KEY --allow-host h:1 --call-timeout 1s --clause storage.limit --json",
             "outhaul plugin test --list --json",
         ] {
@@ -249,6 +253,7 @@ mod tests {
             "outhaul purge",
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
+            "outhaul plugin pull",
             "outhaul plugin test",
             "outhaul plugin test x.wasm --list",
             "outhaul plugin test x.wasm --secret KEY",
