@@ -93,17 +93,8 @@ impl StorageSubject {
     }
 }
 
-#[expect(dead_code, reason = "for the clauses for publishers, which come next")]
 impl PublisherSubject {
-    /// Opens it with `fill` in its settings, able to reach `reach` besides what it was granted.
-    ///
-    /// # Errors
-    /// If it does not open.
-    pub(crate) async fn open(&self, fill: &[(&str, &str)], reach: &[String]) -> Result<Arc<PublisherPlugin>, SetupError> {
-        self.open_as(self.setup.settings().clone(), fill, reach).await
-    }
-
-    /// The same with other settings.
+    /// Opens it with these settings and `fill` in them, able to reach `reach` besides what it was granted.
     ///
     /// # Errors
     /// If it does not open.
