@@ -2,8 +2,8 @@
 //! breaks.
 
 use anyhow::{Context, Result};
-use outhaul_tests::places;
 use outhaul_tests::process::bound;
+use outhaul_tests::{examples, places};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -66,6 +66,16 @@ fn kafka_publisher_keeps_the_contract() -> Result<()> {
         "publisher.secrets",
     ];
     assert_green(&places::plugins()?.join("kafka-publisher.wasm"), &options, &skipped)
+}
+
+#[test]
+fn the_example_of_each_language_keeps_the_contract() -> Result<()> {
+    for example in examples::ALL.iter().filter(|example| example.kind == examples::Kind::Publisher) {
+        let Some(component) = examples::component(example.name)? else { continue };
+        let skipped = ["publisher.binary-headers", "publisher.secrets"];
+        assert_green(&component, &["--set", "url = \"{destination}/in\""], &skipped).with_context(|| example.name)?;
+    }
+    Ok(())
 }
 
 /// Of the wrong publisher, the quick clauses and those named besides: which fail.
