@@ -131,11 +131,11 @@ impl From<JsonFailure> for Failure {
 
 /// A failure that came back.
 pub(super) fn failure(failure: &Failure) -> Value {
-    let mut out = json!({ "code": failure.code.as_str(), "detail": failure.detail });
-    if let Some(after) = failure.retry_after {
-        out["retry_after_ms"] = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into();
+    let (code, detail) = (failure.code.as_str(), &failure.detail);
+    match failure.retry_after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)) {
+        None => json!({ "code": code, "detail": detail }),
+        Some(after) => json!({ "code": code, "detail": detail, "retry_after_ms": after }),
     }
-    out
 }
 
 /// What became of a message.
