@@ -6,6 +6,7 @@ use super::stage::{
 use crate::conformance::clause::{Checked, Clause, Stop, expect, same};
 use crate::domain::{Failure, FailureCode, Settlement, Verdict};
 use crate::ports::{ClaimRequest, Filter};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) static CLAUSES: &[Clause<Stage>] = &[
@@ -223,20 +224,25 @@ async fn atomic(stage: &Stage) -> Checked {
         let groups = held.chunks(held.len().div_ceil(GROUPS).max(1)).enumerate();
         let settlements: Vec<Settlement> = groups.map(|(group, ids)| settlement(verdict(group), ids)).collect();
         let all = before + u64::try_from(held.len()).unwrap_or(u64::MAX);
-        let settled = host.settle("a", &settlements);
-        let mut settled = std::pin::pin!(settled);
-        let lost = loop {
-            tokio::select! {
-                biased;
-                lost = &mut settled => break lost?,
-                stats = observer.stats() => {
-                    let pending = stats?.pending;
-                    expect([before, all].contains(&pending), format!("{all} rows pending, and then {before}"), || {
-                        format!("{pending} pending while {GROUPS} settlements of one call were written (round {round})")
-                    })?;
-                }
-            }
+        let is_written = AtomicBool::new(false);
+        let write = async {
+            let lost = host.settle("a", &settlements).await;
+            is_written.store(true, Ordering::Relaxed);
+            lost
         };
+        let observe = async {
+            // A call that was begun is not given up: that would be another clause's matter.
+            while !is_written.load(Ordering::Relaxed) {
+                let pending = observer.stats().await?.pending;
+                expect([before, all].contains(&pending), format!("{all} rows pending, and then {before}"), || {
+                    format!("{pending} pending while {GROUPS} settlements of one call were written (round {round})")
+                })?;
+            }
+            Ok(())
+        };
+        let (lost, observed) = tokio::join!(write, observe);
+        let lost = lost?;
+        observed?;
         expect(lost.is_empty(), "nothing lost", || format!("lost: {} ids", lost.len()))?;
         same("rows that are pending in the end", &observer.stats().await?.pending, &before)?;
     }
