@@ -2,11 +2,12 @@
 //!
 //! A tour, in the order in which a message meets the code: [`domain`] holds the words (message, outcome, failure, back-off),
 //! [`ports`] the two traits that the pipeline knows (storage and publisher), [`relay`] the pipeline itself. [`plugin`] implements
-//! the ports with WebAssembly components, [`sql`] gives those components databases, [`config`] reads the operator's file,
+//! the ports with WebAssembly components, [`oci`] fetches those from registries, [`sql`] gives those components databases, [`config`] reads the operator's file,
 //! [`admin`] shows what is going on, [`cli`] puts it all together. `ARCHITECTURE.md` beside this crate says why.
 
 pub mod admin;
 pub mod app;
+mod atomic;
 pub mod cli;
 pub mod config;
 mod conformance;
@@ -14,8 +15,10 @@ pub mod domain;
 mod jsonl;
 pub mod logging;
 pub mod metrics;
+pub mod oci;
 pub mod plugin;
 pub mod ports;
 pub mod relay;
 mod secrets;
 pub mod sql;
+mod tls;

@@ -96,7 +96,11 @@ pub fn bad() -> Result<Vec<Bad>> {
         Bad { what: "one that wants an import which does not exist", bytes: unknown, told: "needs what this host does not offer" },
         Bad { what: "one for another version of the contract", bytes: newer, told: "this host speaks outhaul:adapter@0.1" },
         Bad { what: "a core module", bytes: b"\0asm\x01\0\0\0".to_vec(), told: "is a core module, not a component" },
-        Bad { what: "compiled code, not WebAssembly", bytes: b"\x7fELF\x02\x01\x01\0".to_vec(), told: "is not WebAssembly" },
+        Bad {
+            what: "one compiled for another engine",
+            bytes: b"\x7fELF\x02\x01\x01\0".to_vec(),
+            told: "is compiled code, not a component",
+        },
         Bad { what: "an empty file", bytes: Vec::new(), told: "is not WebAssembly" },
     ])
 }

@@ -113,6 +113,26 @@ impl Host {
         poll(&format!("{name} to be {value}"), || Ok(self.metric(name)? >= value))
     }
 
+    /// Waits until an adapter runs with this generation.
+    ///
+    /// # Errors
+    /// If it does not within a while: with the log.
+    pub fn wait_for_generation(&self, adapter: &str, generation: u32) -> Result<()> {
+        let name = format!("outhaul_adapter_generation{{adapter=\"{adapter}\"}}");
+        self.wait_for_metric(&name, f64::from(generation)).with_context(|| self.log())
+    }
+
+    /// Sends SIGHUP and waits until the configuration was judged as `applied`, `refused` or `unchanged`.
+    ///
+    /// # Errors
+    /// If it is not within a while: with the log.
+    pub fn reload(&mut self, result: &str) -> Result<()> {
+        let name = format!("outhaul_config_reloads_total{{result=\"{result}\"}}");
+        let before = self.metric(&name)?;
+        self.process.signal(Signal::HUP)?;
+        self.wait_for_metric(&name, before + 1.0).with_context(|| self.log())
+    }
+
     /// Ends it with SIGTERM and waits until it has gone by itself with exit code 0.
     ///
     /// # Errors

@@ -12,6 +12,7 @@
 //! - [`wire`]: the network between the host and its database, and answers that get lost on it
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs on one database file
+//! - [`registry`]: components and what is none, pushed to an OCI registry
 //! - [`components`]: other versions of the adapters, and candidates that must be refused
 //! - [`swaps`]: the long run of swaps between two versions of a publisher
 //! - [`cluster`]: the long run from PostgreSQL to three brokers, with hosts and brokers killed in turn
@@ -31,6 +32,7 @@ pub mod places;
 pub mod postgres;
 pub mod process;
 pub mod receiver;
+pub mod registry;
 pub mod rig;
 pub mod swaps;
 pub mod wire;

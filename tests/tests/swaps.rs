@@ -39,12 +39,6 @@ fn running(host: &Host, adapter: &str) -> Result<Value> {
     list.iter().find(|entry| entry["adapter"] == adapter).cloned().with_context(|| format!("no {adapter} in {document}"))
 }
 
-fn wait_for_generation(host: &Host, adapter: &str, generation: u64) -> Result<()> {
-    let name = format!("outhaul_adapter_generation{{adapter=\"{adapter}\"}}");
-    #[allow(clippy::cast_precision_loss)]
-    host.wait_for_metric(&name, generation as f64).with_context(|| host.log())
-}
-
 /// Commits a message and waits until it is accepted: the request.
 fn sent(rig: &Rig, receiver: &Receiver, topic: &str) -> Result<Request> {
     let id = rig.outbox()?.add(topic, None, b"x")?;
@@ -68,7 +62,7 @@ fn a_new_file_takes_over_and_calls_in_flight_end_on_the_old_one() -> Result<()> 
     let before = running(&host, "publishers.webhooks")?;
 
     components::put(&folder, "http-publisher", &components::publisher("0.1.7")?)?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "next")?.header("user-agent"), Some(agent("0.1.7").as_str()));
     assert_eq!(receiver.requests()[0].answered, None, "the old generation still waits for its answer");
     gate.open();
@@ -78,7 +72,7 @@ fn a_new_file_takes_over_and_calls_in_flight_end_on_the_old_one() -> Result<()> 
 
     // Rolled back.
     components::put(&folder, "http-publisher", &components::built("http-publisher")?)?;
-    wait_for_generation(&host, "webhooks", 3)?;
+    host.wait_for_generation("webhooks", 3)?;
     assert_eq!(sent(&rig, &receiver, "last")?.header("user-agent"), Some(agent("0.1.0").as_str()));
     let after = running(&host, "publishers.webhooks")?;
     assert_eq!((&after["sha256"], &after["generation"], &after["version"]), (&before["sha256"], &3.into(), &"0.1.0".into()));
@@ -150,7 +144,7 @@ fn a_copy_that_stalls_is_taken_when_it_is_whole() -> Result<()> {
     host.process().errors().wait_for_line("is truncated or damaged")?;
     assert_eq!(sent(&rig, &receiver, "second")?.header("user-agent"), Some(agent("0.1.0").as_str()));
     fs::File::options().append(true).open(folder.join("http-publisher.wasm"))?.write_all(rest)?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "third")?.header("user-agent"), Some(agent("0.1.7").as_str()));
     host.shut_down()
 }
@@ -187,7 +181,7 @@ fn a_storage_is_swapped_under_load_and_settles_what_the_old_one_claimed() -> Res
     let committed = rig.outbox()?.fill("orders", 20, 30)?;
     receiver.wait_for_requests(1)?;
     components::put(&folder, "sqlite-storage", &components::storage("0.1.7")?)?;
-    wait_for_generation(&host, "outbox", 2)?;
+    host.wait_for_generation("outbox", 2)?;
     gate.open();
     let rows = rig.outbox()?.wait_for_rows("all to be settled", |rows| rows.iter().all(|row| row.status == DELIVERED))?;
     assert!(rows.iter().all(|row| row.attempts == 1), "a lease was lost: {:?}", rows.iter().find(|row| row.attempts != 1));
@@ -223,7 +217,7 @@ fn relays_that_share_a_publisher_swap_at_once() -> Result<()> {
     };
     both(&agent("0.1.0"))?;
     components::put(&rig.path().join("plugins"), "http-publisher", &components::publisher("0.1.7")?)?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     both(&agent("0.1.7"))?;
     assert!((host.metric("outhaul_adapter_swaps_total")? - 1.0).abs() < 0.5, "one publisher, one swap");
     host.shut_down()
@@ -238,17 +232,9 @@ fn without_watching_a_signal_is_needed() -> Result<()> {
     components::put(&folder, "http-publisher", &components::publisher("0.1.7")?)?;
     assert_eq!(sent(&rig, &receiver, "second")?.header("user-agent"), Some(agent("0.1.0").as_str()));
     host.process().signal(Signal::HUP)?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "third")?.header("user-agent"), Some(agent("0.1.7").as_str()));
     host.shut_down()
-}
-
-/// Sends SIGHUP and waits until the configuration was judged: which result was counted.
-fn reload(host: &mut Host, result: &str) -> Result<()> {
-    let name = format!("outhaul_config_reloads_total{{result=\"{result}\"}}");
-    let before = host.metric(&name)?;
-    host.process().signal(Signal::HUP)?;
-    host.wait_for_metric(&name, before + 1.0).with_context(|| host.log())
 }
 
 #[test]
@@ -257,14 +243,14 @@ fn a_new_configuration_is_taken_over_as_a_whole_or_not_at_all() -> Result<()> {
     let (rig, _, config) = rig(&receiver, |config| config)?;
     let mut host = rig.host()?;
     assert_eq!(sent(&rig, &receiver, "a")?.path, "/a");
-    reload(&mut host, "unchanged")?;
+    host.reload("unchanged")?;
 
     // The publisher's own settings.
     let url = format!("http://{}/v2/{{topic}}", receiver.address());
     let config = config.set("publishers.webhooks.config.url", url);
     rig.configure(&config)?;
-    reload(&mut host, "applied")?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.reload("applied")?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "a")?.path, "/v2/a");
 
     // Not TOML; a key that is wrong for the adapter; a key that is read at the start only.
@@ -277,7 +263,7 @@ fn a_new_configuration_is_taken_over_as_a_whole_or_not_at_all() -> Result<()> {
         ),
     ] {
         fs::write(rig.config(), text)?;
-        reload(&mut host, "refused")?;
+        host.reload("refused")?;
         let line = host.process().errors().wait_for_line(told)?;
         assert!(line.contains("the configuration stays as it was"), "{line}");
         poll("that to be told", || {
@@ -285,7 +271,7 @@ fn a_new_configuration_is_taken_over_as_a_whole_or_not_at_all() -> Result<()> {
             Ok(document["config_refused"]["reason"].as_str().unwrap_or_default().contains(told))
         })?;
         assert_eq!(sent(&rig, &receiver, "a")?.path, "/v2/a");
-        wait_for_generation(&host, "webhooks", 2)?;
+        host.wait_for_generation("webhooks", 2)?;
     }
 
     // Another route, to a publisher that was not open: the relay begins anew.
@@ -297,7 +283,7 @@ fn a_new_configuration_is_taken_over_as_a_whole_or_not_at_all() -> Result<()> {
         .set_all("publishers.second", &second)
         .set_all("relays.0", r#"routes = [ { topic = "b", publisher = "second" }, { topic = "*", publisher = "webhooks" } ]"#);
     rig.configure(&config)?;
-    reload(&mut host, "applied")?;
+    host.reload("applied")?;
     // The first rows may still go the old way; `begins anew` is followed by a second start.
     let started = |lines: &[String]| lines.iter().filter(|line| line.contains("relay started")).count() == 2;
     host.process().errors().wait_for("the second start", |captured| started(&captured.lines).then_some(()))?;
@@ -325,13 +311,13 @@ fn another_table_is_begun_when_what_is_in_flight_is_settled() -> Result<()> {
     let held = rig.outbox()?.add("held", None, b"x")?;
     receiver.wait_for_requests(1)?;
     rig.configure(&config)?;
-    reload(&mut host, "applied")?;
+    host.reload("applied")?;
     host.process().errors().wait_for_line("begins anew")?;
     assert_eq!(running(&host, "storages.outbox")?["generation"], 1, "not before what is in flight is settled");
     assert_eq!(receiver.requests().len(), 1);
     gate.open();
     receiver.wait_for_accepted(2)?;
-    wait_for_generation(&host, "outbox", 2)?;
+    host.wait_for_generation("outbox", 2)?;
     let row = rig.outbox()?.row(&held)?;
     assert_eq!((row.status.as_str(), row.attempts), (DELIVERED, 1), "settled by the generation that had claimed it");
     host.shut_down()
@@ -344,7 +330,7 @@ fn a_changed_file_is_taken_over_by_itself_where_that_is_asked_for() -> Result<()
     let host = rig.host()?;
     assert_eq!(sent(&rig, &receiver, "a")?.path, "/a");
     rig.configure(&config.set("publishers.webhooks.config.url", format!("http://{}/v2/{{topic}}", receiver.address())))?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "a")?.path, "/v2/a");
     host.shut_down()
 }
@@ -376,7 +362,7 @@ fn with_pins_another_file_is_refused() -> Result<()> {
 
     // Reviewed.
     rig.run(&["plugin", "pin"])?.success()?;
-    wait_for_generation(&host, "webhooks", 2)?;
+    host.wait_for_generation("webhooks", 2)?;
     assert_eq!(sent(&rig, &receiver, "third")?.header("user-agent"), Some(agent("0.1.7").as_str()));
     host.shut_down()
 }

@@ -11,6 +11,7 @@ use super::{App, AppError, pins};
 use crate::config::model::Relay;
 use crate::config::{Config, changes_relay, fixed};
 use crate::metrics::AdapterLabels;
+use crate::oci::Pinned;
 use crate::plugin::{self, PublisherPlugin, Sight, Sightings, Slot, StoragePlugin};
 use crate::ports::Storage;
 use crate::relay::Lanes;
@@ -158,9 +159,17 @@ impl Adapters {
     async fn look_at<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, sightings: &mut Sightings) -> Looked<P> {
         let config = self.config();
         let Some(adapter) = P::adapter(&config, name) else { return Looked::Same };
-        let file = plugin::file(&config.plugins.dir, &adapter.plugin);
         let (section, generation) = (section::<P>(name), slot.current().generation().number);
-        let sha256 = match sightings.look(&file, Instant::now()).await {
+        let file = plugin::file(&config.plugins.dir, &adapter.plugin);
+        let sight = match Pinned::in_plugin(&adapter.plugin) {
+            None => sightings.look(&file, Instant::now()).await,
+            // What a digest stands for does not change, whatever becomes of the file.
+            Some(_) => match &place.record().made_of {
+                Some((_, sha256)) => Sight::Still(sha256.clone()),
+                None => return Looked::Same,
+            },
+        };
+        let sha256 = match sight {
             Sight::Still(sha256) => sha256,
             Sight::Moving => return Looked::Again(plugin::STILL),
             Sight::Gone => {
@@ -202,7 +211,7 @@ impl Adapters {
                 waited = Some(memo.wait);
             }
         }
-        tracing::info!(adapter = name, generation, sha256, "trying {}", file.display());
+        tracing::info!(adapter = name, generation, sha256, "trying {}", adapter.plugin);
         match self.candidate::<P>(&config, name, generation.saturating_add(1)).await {
             // It was replaced in between, and may be half-written.
             Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => Looked::Again(plugin::STILL),

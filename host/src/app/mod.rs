@@ -24,6 +24,7 @@ pub use worker::worker_name;
 use crate::config::Config;
 use crate::config::model::{Adapter, Database, Publisher};
 use crate::metrics::Metrics;
+use crate::oci::{self, Component, PullError, Registries};
 use crate::plugin::{Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
 use crate::sql::Databases;
 use std::path::PathBuf;
@@ -80,8 +81,8 @@ impl App {
             return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
         }
         let loaded = async {
-            let pins = pins(config)?;
-            self.plugins.load_storage(origin(config, pins.as_ref(), generation), adapter).await
+            let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
+            self.plugins.load_storage(origin(config, pulled.as_ref(), pins.as_ref(), generation), adapter).await
         };
         loaded.await.map_err(|error| not_opened(config, "storages", adapter, error))
     }
@@ -89,8 +90,8 @@ impl App {
     /// The same for a publisher.
     async fn load_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<Arc<PublisherPlugin>, AppError> {
         let loaded = async {
-            let pins = pins(config)?;
-            self.plugins.load_publisher(origin(config, pins.as_ref(), generation), publisher).await
+            let (pins, pulled) = (pins(config)?, pulled(config, &publisher.adapter).await?);
+            self.plugins.load_publisher(origin(config, pulled.as_ref(), pins.as_ref(), generation), publisher).await
         };
         loaded.await.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
@@ -117,8 +118,17 @@ impl App {
     }
 }
 
-fn origin<'a>(config: &'a Config, pins: Option<&'a Pins>, generation: u64) -> Origin<'a> {
-    Origin { directory: &config.plugins.dir, pins, secrets: Some(&config.secrets), generation }
+fn origin<'a>(config: &'a Config, pulled: Option<&'a Component>, pins: Option<&'a Pins>, generation: u64) -> Origin<'a> {
+    Origin { directory: &config.plugins.dir, pulled, pins, secrets: Some(&config.secrets), generation }
+}
+
+/// The component of an adapter, where it comes from a registry.
+async fn pulled(config: &Config, adapter: &Adapter) -> Result<Option<Component>, PullError> {
+    match oci::Pinned::in_plugin(&adapter.plugin) {
+        Some(Ok(pinned)) => Registries::of(config).component(&pinned).await.map(Some),
+        // Without a digest it is no name of a file either, which whoever looks for the file will say.
+        Some(Err(_)) | None => Ok(None),
+    }
 }
 
 /// The pins of a configuration as they are now; none: any component is loaded.

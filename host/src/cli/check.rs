@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Say what is fine with the configuration, and what is not.
 ///
 /// Reads the whole file, opens every adapter within its grants, looks for the tables of every storage, and says everything that
-/// is wrong, not just the first. Changes nothing and sends nothing.
+/// is wrong, not just the first. Sends nothing, and changes nothing but that what adapters name by reference (oci://) is pulled.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

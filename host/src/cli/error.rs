@@ -3,6 +3,7 @@
 use super::output;
 use crate::app::AppError;
 use crate::config::ConfigError;
+use crate::plugin::PluginError;
 use std::io;
 use std::process::ExitCode;
 
@@ -90,6 +91,12 @@ fn text(error: &anyhow::Error) -> String {
 impl From<AppError> for CommandError {
     fn from(error: AppError) -> Self {
         if error.is_configuration() { Self::usage(error) } else { Self::failure(error) }
+    }
+}
+
+impl From<PluginError> for CommandError {
+    fn from(error: PluginError) -> Self {
+        if error.is_transient() { Self::failure(error) } else { Self::usage(error) }
     }
 }
 

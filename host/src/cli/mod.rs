@@ -11,6 +11,7 @@ mod output;
 mod pin;
 mod plugin;
 mod plugin_test;
+mod pull;
 mod purge;
 mod run;
 mod running;
@@ -93,6 +94,7 @@ impl Command {
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
+            Self::Plugin(plugin::Command::Pull(args)) => args.json,
             Self::Plugin(plugin::Command::Test(args)) => args.json,
         }
     }
@@ -137,6 +139,7 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Plugin(plugin::Command::Test(args)) => plugin_test::run(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
+        Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -213,6 +216,7 @@ mod tests {
             "outhaul plugin inspect x.wasm --json",
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
+            "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
             "outhaul plugin test x.wasm --set a=1 --secret k=KEY --allow-host h:1 --call-timeout 1s --clause storage.limit --json",
             "outhaul plugin test --list --json",
         ] {
@@ -237,6 +241,7 @@ mod tests {
             "outhaul purge",
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
+            "outhaul plugin pull",
             "outhaul plugin test",
             "outhaul plugin test x.wasm --list",
             "outhaul plugin test x.wasm --secret KEY",

@@ -1,15 +1,18 @@
 //! `outhaul plugin pin`: writes the hashes of the components in use down, or says where they differ.
 
 use super::error::CommandError;
+use super::plugin::shown;
 use super::{CommandResult, output};
 use crate::config::Config;
-use crate::plugin::{self, Pin, Pins};
+use crate::oci::{Pinned, Registries};
+use crate::plugin::{self, Pin, Pins, PluginError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Write the hashes of the components that the configuration uses to its lock file, so that no others are loaded.
 ///
 /// The lock file is beside the configuration and has its name with the extension "lock" (outhaul.lock). Keep it under version control.
-/// Where it is there, a component with another hash is refused: at the start, and when it is dropped into a running host.
+/// What adapters name by reference (oci://) is pulled first. Where the file is there, a component with another hash is refused: at the
+/// start, and when it is dropped into a running host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,7 +67,11 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
     let used: BTreeSet<&String> = storages.chain(config.publishers.values().map(|publisher| &publisher.adapter.plugin)).collect();
     let mut there = BTreeMap::new();
     for plugin in used {
-        let seen = plugin::inspect(&plugin::file(&config.plugins.dir, plugin)).await.map_err(CommandError::usage)?;
+        let file = match Pinned::in_plugin(plugin) {
+            Some(Ok(pinned)) => Registries::of(config).component(&pinned).await.map_err(PluginError::from)?.path,
+            Some(Err(_)) | None => plugin::file(&config.plugins.dir, plugin),
+        };
+        let seen = plugin::inspect(&file).await?;
         there.insert(plugin.clone(), Pin { sha256: seen.sha256, version: seen.version });
     }
     // Pins that are damaged are no reason not to write better ones; but they are none to compare with.
@@ -86,7 +93,7 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
         let short = |digest: &Option<String>| digest.as_ref().map_or_else(|| "-".to_owned(), |digest| digest.chars().take(12).collect());
         let rows = entries.iter().map(|entry| {
             let version = entry.version.as_deref().map_or_else(|| "-".to_owned(), |version| output::cell(version, 40));
-            [entry.plugin.clone(), version, short(&entry.sha256), short(&entry.pinned), entry.change.as_str().to_owned()]
+            [shown(&entry.plugin), version, short(&entry.sha256), short(&entry.pinned), entry.change.as_str().to_owned()]
         });
         output::table(["plugin", "version", "sha256", "pinned", "change"], rows)?;
         if written {

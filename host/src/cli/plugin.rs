@@ -2,9 +2,10 @@
 
 use super::error::CommandError;
 use super::running::{self, Running};
-use super::{CommandResult, output, pin, plugin_test};
+use super::{CommandResult, output, pin, plugin_test, pull};
 use crate::app::inventory::Document;
 use crate::config::Config;
+use crate::oci::{Pinned, Registries};
 use crate::plugin::{self, Inspection};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ pub(super) enum Command {
     /// Show a component file: its world, what it imports and exports, and the grants that it asks for. Nothing is run.
     Inspect(Inspect),
     Pin(pin::Args),
+    Pull(pull::Args),
     Test(plugin_test::Args),
 }
 
@@ -52,7 +54,8 @@ pub(super) struct Inspect {
 struct Entry {
     plugin: String,
     used_by: Vec<String>,
-    file: PathBuf,
+    /// None: it is in a registry, and not pulled yet.
+    file: Option<PathBuf>,
     inspection: Option<Inspection>,
     error: Option<String>,
 }
@@ -94,11 +97,10 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
     let mut entries = Vec::new();
     for plugin in names {
         let used_by = used.remove(&plugin).unwrap_or_default();
-        let file = directory.join(format!("{plugin}.wasm"));
-        let inspected = plugin::inspect(&file).await;
+        let (file, inspected) = look_at(&plugin, config).await;
         let (inspection, error) = match inspected {
             Ok(inspection) => (Some(inspection), None),
-            Err(error) => (None, Some(error.to_string())),
+            Err(error) => (None, Some(error)),
         };
         entries.push(Entry { plugin, used_by, file, inspection, error });
     }
@@ -125,19 +127,42 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
     }
 }
 
+/// The file of a plugin, if it is known which, and what it is. Nothing is pulled for that.
+async fn look_at(plugin: &str, config: &Config) -> (Option<PathBuf>, Result<Inspection, String>) {
+    let file = match Pinned::in_plugin(plugin) {
+        None => plugin::file(&config.plugins.dir, plugin),
+        Some(Err(error)) => return (None, Err(error)),
+        Some(Ok(pinned)) => match Registries::of(config).stored(&pinned).await {
+            Ok(Some(component)) => component.path,
+            Ok(None) => return (None, Err(format!("{plugin} is not pulled yet: the next start, and `outhaul check`, pull it"))),
+            Err(error) => return (None, Err(error.to_string())),
+        },
+    };
+    let inspected = plugin::inspect(&file).await.map_err(|error| error.to_string());
+    (Some(file), inspected)
+}
+
+/// The name of a plugin in a table: of a digest, so much as is shown of hashes.
+pub(super) fn shown(plugin: &str) -> String {
+    match plugin.split_once("@sha256:") {
+        Some((name, digest)) => format!("{name}@sha256:{}", digest.chars().take(12).collect::<String>()),
+        None => plugin.to_owned(),
+    }
+}
+
 fn on_disk(entries: &[Entry]) -> CommandResult {
     let rows = entries.iter().map(|entry| {
         let used_by = if entry.used_by.is_empty() { "-".to_owned() } else { entry.used_by.join(", ") };
         match &entry.inspection {
             Some(inspection) => [
-                entry.plugin.clone(),
+                shown(&entry.plugin),
                 word(inspection.world.as_deref()),
                 word(inspection.version.as_deref()),
                 size(inspection.bytes),
                 inspection.sha256.chars().take(12).collect(),
                 used_by,
             ],
-            None => [entry.plugin.clone(), "not usable (see below)".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned(), used_by],
+            None => [shown(&entry.plugin), "not usable (see below)".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned(), used_by],
         }
     });
     output::table(["plugin", "world", "version", "size", "sha256", "used by"], rows)?;
@@ -159,7 +184,7 @@ fn at_work(document: &Document) -> CommandResult {
         };
         [
             output::cell(&running.adapter, 80),
-            output::cell(&running.plugin, 80),
+            output::cell(&shown(&running.plugin), 120),
             running.generation.to_string(),
             word(running.version.as_deref()),
             running.sha256.chars().filter(char::is_ascii_hexdigit).take(12).collect(),

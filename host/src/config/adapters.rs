@@ -4,6 +4,7 @@ use super::grants;
 use super::model::{Adapter, ClientCertificate, Grants, Limits, Publisher};
 use super::problem::{listed, suggestion};
 use super::section::{Located, Range, Section, check_name};
+use crate::oci::Pinned;
 use ipnet::IpNet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -105,7 +106,7 @@ impl Common {
 
 fn common(section: &Section<'_>, names: &Names<'_>) -> Common {
     let plugin =
-        section.required("plugin", "\"NAME\" (the file NAME.wasm in the plugin directory)").filter(|plugin| plugin_name(section, plugin));
+        section.required("plugin", "\"NAME\" (the file NAME.wasm in the plugin directory)").filter(|plugin| is_plugin(section, plugin));
     let hosts = section.texts("allow_hosts").iter().filter_map(|entry| kept(section, entry, "allow_hosts", grants::host)).collect();
     let networks: Vec<IpNet> =
         section.texts("allow_networks").iter().filter_map(|entry| kept(section, entry, "allow_networks", grants::network)).collect();
@@ -159,8 +160,11 @@ pub(super) fn client_certificate(section: &Section<'_>, folder: &Path) -> Option
     }
 }
 
-fn plugin_name(section: &Section<'_>, plugin: &Located<&str>) -> bool {
-    let problem = if let Some(bare) = plugin.value.strip_suffix(".wasm") {
+/// Whether it is the name of a file in the plugin directory, or a reference to a component in a registry; if not, that is reported.
+fn is_plugin(section: &Section<'_>, plugin: &Located<&str>) -> bool {
+    let problem = if let Some(pinned) = Pinned::in_plugin(plugin.value) {
+        pinned.err()
+    } else if let Some(bare) = plugin.value.strip_suffix(".wasm") {
         Some(format!("leave \".wasm\" away: plugin = {bare:?}"))
     } else {
         check_name(plugin.value).err()

@@ -26,8 +26,21 @@ impl std::fmt::Display for Fixed {
 /// the new one can be taken over.
 #[must_use]
 pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
-    let Config { file: _, plugins, databases, secrets, storages, publishers: _, relays, admin, log, places, shutdown_grace, watch_config } =
-        new;
+    let Config {
+        file: _,
+        plugins,
+        registries: _,
+        databases,
+        secrets,
+        storages,
+        publishers: _,
+        relays,
+        admin,
+        log,
+        places,
+        shutdown_grace,
+        watch_config,
+    } = new;
     let mut keys = Vec::new();
     let mut differs = |differs: bool, key: String| keys.extend(differs.then_some(key));
     differs(old.shutdown_grace != *shutdown_grace, "shutdown_grace".to_owned());
@@ -43,11 +56,12 @@ pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (old, new) => differs(old.is_some() != new.is_some(), "admin".to_owned()),
     }
     // Where the pins are follows from the file, which is the same.
-    let Plugins { dir, cache, watch, pins: _, pinned } = plugins;
+    let Plugins { dir, cache, watch, pins: _, pinned, store } = plugins;
     differs(old.plugins.dir != *dir, "plugins.dir".to_owned());
     differs(old.plugins.cache != *cache, "plugins.cache".to_owned());
     differs(old.plugins.watch != *watch, "plugins.watch".to_owned());
     differs(old.plugins.pinned != *pinned, "plugins.pinned".to_owned());
+    differs(old.plugins.store != *store, "plugins.store".to_owned());
     let names: BTreeSet<&String> = old.databases.keys().chain(databases.keys()).collect();
     for name in names {
         differs(old.databases.get(name) != databases.get(name), format!("databases.{name}"));
@@ -105,7 +119,7 @@ mod tests {
 shutdown_grace = "30s"
 watch_config = false
 log = { filter = "info", format = "text" }
-plugins = { dir = "p", cache = "c", watch = true, pinned = false }
+plugins = { dir = "p", cache = "c", watch = true, pinned = false, store = "s" }
 [admin]
 listen = "127.0.0.1:1"
 stats_interval = "15s"
@@ -151,6 +165,7 @@ routes = [ { topic = "*", publisher = "webhooks" } ]
             ("cache = \"c\"", "cache = false", "o.toml:5: plugins.cache"),
             ("watch = true", "watch = false", "o.toml:5: plugins.watch"),
             ("pinned = false", "pinned = true", "o.toml:5: plugins.pinned"),
+            ("store = \"s\"", "store = \"t\"", "o.toml:5: plugins.store"),
             ("127.0.0.1:1", "127.0.0.1:2", "o.toml:7: admin.listen"),
             ("\"15s\"", "\"1s\"", "o.toml:8: admin.stats_interval"),
             ("sqlite:a.db", "sqlite:b.db", "o.toml:13: databases.main"),

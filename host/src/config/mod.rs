@@ -15,6 +15,7 @@ mod outages;
 mod places;
 mod postgres_url;
 mod problem;
+mod registries;
 mod relays;
 mod resolve;
 mod section;
@@ -28,6 +29,7 @@ pub use outages::{Warning, warnings};
 pub use places::{Place, Places};
 pub(crate) use postgres_url::parse as parse_postgres_url;
 pub use problem::{Problem, Problems};
+pub(crate) use section::check_name;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -16,6 +16,8 @@ pub struct Config {
     pub file: PathBuf,
     /// `[plugins]`.
     pub plugins: Plugins,
+    /// `[registries.NAME]`.
+    pub registries: BTreeMap<String, Registry>,
     /// `[databases.NAME]`.
     pub databases: BTreeMap<String, Database>,
     /// `[secrets.NAME]`.
@@ -51,6 +53,30 @@ pub struct Plugins {
     pub pins: PathBuf,
     /// `pinned`: whether there must be pins.
     pub pinned: bool,
+    /// `store`: directory of the components that come from registries.
+    pub store: PathBuf,
+}
+
+/// How a registry is reached that components come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registry {
+    /// `username` and `password`; none: as anybody.
+    pub credentials: Option<Credentials>,
+    /// `plain_http`: without TLS.
+    pub plain_http: bool,
+    /// `tls_ca_file`: a PEM file of certificate authorities to trust besides the system's.
+    pub tls_ca_file: Option<PathBuf>,
+    /// `tls_cert_file` and `tls_key_file`: what the host shows to the server.
+    pub tls_client: Option<ClientCertificate>,
+}
+
+/// Who the host is to a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub username: String,
+    /// The secret that holds the password, by name.
+    pub password: String,
 }
 
 /// A database that can be granted.
@@ -237,7 +263,7 @@ pub enum SecretSource {
 pub struct Adapter {
     /// Its name in the file.
     pub name: String,
-    /// `plugin`: the component is `<plugins.dir>/<plugin>.wasm`.
+    /// `plugin`: the component is `<plugins.dir>/<plugin>.wasm`, or in a registry where this is a reference ([`crate::oci::Pinned`]).
     pub plugin: String,
     /// What it may reach.
     pub grants: Grants,

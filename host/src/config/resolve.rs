@@ -6,7 +6,7 @@ use super::places::Places;
 use super::problem::{Problems, Report};
 use super::relays::{self, Adapters};
 use super::section::Section;
-use super::{databases, duplicates};
+use super::{databases, duplicates, registries};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -49,6 +49,8 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
         folder,
     };
     let secrets = collect(secret_sections, |_, section| secret(section, folder));
+    let registry_sections = root.named_by("registries", registries::check_name);
+    let registries = collect(registry_sections, |name, section| Some(registries::registry(name, section, &names)));
     let databases = collect(database_sections, |_, section| databases::database(section, &names));
 
     let storage_sections = root.named("storages");
@@ -69,6 +71,7 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
     Config {
         file: file.to_owned(),
         plugins,
+        registries,
         databases,
         secrets,
         storages: storages.into_iter().map(|(name, entry)| (name, entry.adapter)).collect(),
@@ -93,9 +96,11 @@ fn plugins(section: Section<'_>, file: &Path) -> Plugins {
         None => default_cache(|name| std::env::var_os(name)),
         Some(cache) => cache.value.map(|cache| folder.join(cache)),
     };
+    let dir = folder.join(dir);
     let (watch, pinned) = (section.flag("watch", true).value, section.flag("pinned", false).value);
+    let store = section.text("store").map_or_else(|| dir.join(".oci"), |store| folder.join(store.value));
     section.finish();
-    Plugins { dir: folder.join(dir), cache, watch, pins: file.with_extension("lock"), pinned }
+    Plugins { dir, cache, watch, pins: file.with_extension("lock"), pinned, store }
 }
 
 /// By the XDG base directory specification; none where there is no home.

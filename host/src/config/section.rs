@@ -326,6 +326,11 @@ impl<'a> Section<'a> {
 
     /// A table of tables: `[key.NAME]`.
     pub(super) fn named(&self, key: &'static str) -> Vec<(&'a str, Self)> {
+        self.named_by(key, check_name)
+    }
+
+    /// The same, with names of another kind.
+    pub(super) fn named_by(&self, key: &'static str, check_name: fn(&str) -> Result<(), String>) -> Vec<(&'a str, Self)> {
         let outer = self.section(key);
         let Some(table) = outer.table else { return Vec::new() };
         let one = |(name, value): (&'a Spanned<std::borrow::Cow<'a, str>>, &'a Spanned<DeValue<'a>>)| {
@@ -388,7 +393,7 @@ impl<'a> Section<'a> {
 }
 
 /// Names end up in file names, metrics labels and log lines: letters, digits, `_`, `-` and `.`, at most 64.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let fits = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.');
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(fits) {
         return Err(format!("{name:?} is not a name: use letters, digits, '_', '-' and '.' (not first), at most 64 characters"));

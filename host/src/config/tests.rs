@@ -1,7 +1,7 @@
 //! The reference file against the code, and a table of files that are wrong.
 
 use super::{Config, ConfigError, Places, Problems, load, parse, warnings, written_passwords};
-use crate::config::model::{Database, HostGrant, PostgresUrl, SecretSource, TlsMode};
+use crate::config::model::{Database, HostGrant, PostgresUrl, Registry, SecretSource, TlsMode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -32,6 +32,7 @@ storage = "outbox"
 routes = [{ topic = "orders.*", publisher = "webhooks" }]
 [databases.server]
 url = "postgres://outhaul@db.example.com/shop"
+[registries."ghcr.io"]
 "#;
 
 fn read(text: &str) -> Result<Config, Problems> {
@@ -72,7 +73,7 @@ fn the_reference_file_shows_every_key() {
     wrong.push_str("[log]\nxx = 1\n[plugins]\nxx = 1\n");
     let problems = read(&wrong).unwrap_err();
     let sections = problems.list.iter().filter(|problem| problem.key.ends_with("xx")).count();
-    assert_eq!(sections, 17, "{problems}");
+    assert_eq!(sections, 18, "{problems}");
     let known: BTreeSet<&str> = problems.list.iter().flat_map(|problem| problem.known.iter().copied()).collect();
     assert!(known.len() > 40, "{known:?}");
     for key in known {
@@ -87,6 +88,8 @@ fn paths_start_at_the_file() {
     let Some(Database::Sqlite(sqlite)) = config.databases.get("main") else { panic!("no database") };
     assert_eq!(sqlite.path, Path::new("/etc/outhaul/outbox.db"));
     assert_eq!(config.plugins.dir, Path::new("/etc/outhaul/plugins"));
+    assert_eq!(config.plugins.store, Path::new("/etc/outhaul/plugins/.oci"));
+    assert_eq!(changed("[admin]", "[plugins]\nstore = \"kept\"").unwrap().plugins.store, Path::new("/etc/outhaul/kept"));
     assert_eq!(config.secrets["signing-key"], SecretSource::File("/etc/outhaul/secrets/signing-key".into()));
 }
 
@@ -137,6 +140,17 @@ fn a_server_is_read_with_its_defaults() {
 fn without_the_section_there_is_no_admin_address() {
     assert!(changed("[admin]", "").unwrap().admin.is_none());
     assert_eq!(changed("[admin]", "[admin]\nlisten = \"[::]:1\"\nallow_remote = true").unwrap().admin.unwrap().listen.port(), 1);
+}
+
+#[test]
+fn a_registry_has_a_user_and_its_own_ways() {
+    let text = "\"localhost:5000\"]\nplain_http = true\nusername = \"me\"\npassword = { secret = \"api-token\" }";
+    let config = changed("\"ghcr.io\"]", text).unwrap();
+    let registry = &config.registries["localhost:5000"];
+    let credentials = registry.credentials.as_ref().unwrap();
+    assert!(registry.plain_http, "on this machine it may know the password");
+    assert_eq!((credentials.username.as_str(), credentials.password.as_str()), ("me", "api-token"));
+    assert_eq!(read(MINIMAL).unwrap().registries["ghcr.io"], Registry::default());
 }
 
 #[test]
@@ -247,6 +261,49 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     // References.
     ("plugin = \"http-publisher\"", "plugin = \"http-publisher.wasm\"", 14, "publishers.webhooks.plugin", "plugin = \"http-publisher\""),
     ("plugin = \"http-publisher\"", "plugin = \"../x\"", 14, "publishers.webhooks.plugin", "is not a name"),
+    ("plugin = \"http-publisher\"", "plugin = \"oci://ghcr.io/a:1\"", 14, "publishers.webhooks.plugin", "has no digest"),
+    ("plugin = \"http-publisher\"", "plugin = \"oci://a/b@sha256:00\"", 14, "publishers.webhooks.plugin", "is not a reference"),
+    // Registries.
+    ("\"ghcr.io\"]", "\"Ghcr.io\"]", 24, "registries.Ghcr.io", "in lower case: \"ghcr.io\""),
+    ("\"ghcr.io\"]", "ghcr]", 24, "registries.ghcr", "is not a registry's name"),
+    ("\"ghcr.io\"]", "\"ghcr.io\"]\nusername = \"a\"", 25, "registries.ghcr.io.username", "add password = { secret = \"NAME\" }"),
+    ("\"ghcr.io\"]", "\"ghcr.io\"]\npassword = \"a\"", 25, "registries.ghcr.io.password", "must not stand in the file"),
+    ("\"ghcr.io\"]", "\"ghcr.io\"]\npassword = { secret = \"api-token\" }", 25, "registries.ghcr.io.password", "add username = "),
+    (
+        "\"ghcr.io\"]",
+        "\"ghcr.io\"]\nusername = \"a\"\npassword = { secret = \"none\" }",
+        26,
+        "registries.ghcr.io.password",
+        "there is no secret \"none\"",
+    ),
+    (
+        "\"ghcr.io\"]",
+        "\"ghcr.io\"]\nusername = \"a:b\"\npassword = { secret = \"api-token\" }",
+        25,
+        "registries.ghcr.io.username",
+        "which no user name has",
+    ),
+    (
+        "\"ghcr.io\"]",
+        "\"ghcr.io\"]\nplain_http = true\nusername = \"a\"\npassword = { secret = \"api-token\" }",
+        25,
+        "registries.ghcr.io.plain_http",
+        "sends the password in the clear to another machine",
+    ),
+    (
+        "\"ghcr.io\"]",
+        "\"ghcr.io\"]\nplain_http = true\ntls_ca_file = \"ca.pem\"",
+        26,
+        "registries.ghcr.io.tls_ca_file",
+        "has no effect with plain_http = true",
+    ),
+    (
+        "\"ghcr.io\"]",
+        "\"ghcr.io\"]\nplain_http = true\ntls_cert_file = \"a.pem\"\ntls_key_file = \"a.key\"",
+        25,
+        "registries.ghcr.io.plain_http",
+        "leaves no TLS to show tls_cert_file in",
+    ),
     (
         "database = \"main\"",
         "database = \"mian\"",

@@ -185,6 +185,7 @@ fn check_private(path: &Path, metadata: &fs::Metadata, right_kind: bool) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use super::super::manifest::{Anatomy, ComponentFault};
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -249,13 +250,17 @@ mod tests {
         let other = Engine::new(&config).unwrap();
         let cache = Cache::new(fixture.folder.path().join("cache"), &other);
         assert_ne!(cache.compatibility, fixture.cache.compatibility);
+        // Nor is it a component, should somebody drop it into the plugin directory.
+        let compiled = other.precompile_component(EMPTY).unwrap();
+        assert_eq!(Anatomy::read(&compiled), Err(ComponentFault::Compiled));
         let ours = fixture.file();
         cache.load(&other, EMPTY, "digest").unwrap();
         let theirs = ours.with_file_name(format!("digest-{}.cwasm", cache.compatibility));
         fs::rename(theirs, &ours).unwrap();
         // Digest and owner are right: the engine itself has the last word.
-        let Err(Unusable::Engine(reason)) = fixture.read() else { panic!("it was loaded") };
-        assert!(reason.contains("epoch"), "{reason}");
+        let Err(unusable @ Unusable::Engine(_)) = fixture.read() else { panic!("it was loaded") };
+        let text = unusable.to_string();
+        assert!(text.starts_with("the engine refuses it: ") && text.contains("epoch"), "{text}");
         fixture.cache.load(&fixture.engine, EMPTY, "digest").unwrap();
         assert!(matches!(fixture.read(), Ok(Some(_))), "made afresh");
     }
@@ -282,6 +287,7 @@ mod tests {
         let file = fixture.file();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
         assert!(matches!(fixture.read(), Err(Unusable::Mode(path)) if path == file));
+        assert!(fixture.read().err().unwrap().to_string().contains("can be written by others (chmod go-w)"));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let directory = file.parent().unwrap();
         fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();

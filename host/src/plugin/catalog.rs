@@ -1,14 +1,15 @@
 //! The directory of components: `NAME.wasm`, found, read and looked at before anything is compiled.
 
-use super::PluginError;
 use super::manifest::Anatomy;
-use super::pins::Pins;
+use super::{Origin, PluginError};
+use crate::oci::Component;
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Largest component that is read, in bytes: the largest language runtimes are below 20 MiB.
-const MAX_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 /// Names that an error lists at most.
 const MAX_LISTED: usize = 20;
@@ -16,7 +17,7 @@ const MAX_LISTED: usize = 20;
 /// A component's file, read.
 pub(super) struct File {
     pub(super) path: PathBuf,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Bytes,
     /// SHA-256, in hexadecimal.
     pub(super) digest: String,
     pub(super) anatomy: Anatomy,
@@ -27,20 +28,14 @@ pub(super) fn path(directory: &Path, plugin: &str) -> PathBuf {
     directory.join(format!("{plugin}.wasm"))
 }
 
-/// Reads `<directory>/<plugin>.wasm`. With pins, what they do not have is refused before anything in it is looked at.
-pub(super) async fn find(directory: &Path, plugin: &str, pins: Option<&Pins>) -> Result<File, PluginError> {
-    // The name comes from the configuration and stays in the directory.
-    if plugin.is_empty() || plugin.starts_with('.') || plugin.contains(['/', '\\', '\0']) {
-        return Err(PluginError::Name { plugin: plugin.to_owned() });
-    }
-    let path = path(directory, plugin);
-    let (bytes, digest) = match bytes(&path).await {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(PluginError::Missing { path, present: present(directory).await });
-        }
-        other => other.map_err(|error| PluginError::Read { path: path.clone(), error })?,
+/// Reads `<directory>/<plugin>.wasm`, or takes what was pulled. With pins, what they do not have is refused before anything in it is
+/// looked at.
+pub(super) async fn find(origin: Origin<'_>, plugin: &str) -> Result<File, PluginError> {
+    let (path, bytes, digest) = match origin.pulled {
+        Some(Component { path, digest, bytes }) => (path.clone(), bytes.clone(), digest.hex()),
+        None => in_directory(origin.directory, plugin).await?,
     };
-    if let Some(pins) = pins
+    if let Some(pins) = origin.pins
         && pins.of(plugin) != Some(&digest)
     {
         let (pinned, pins) = (pins.of(plugin).map(str::to_owned), pins.file.clone());
@@ -49,13 +44,26 @@ pub(super) async fn find(directory: &Path, plugin: &str, pins: Option<&Pins>) ->
     take_apart(path, bytes, digest)
 }
 
+async fn in_directory(directory: &Path, plugin: &str) -> Result<(PathBuf, Bytes, String), PluginError> {
+    // The name comes from the configuration and stays in the directory.
+    if plugin.is_empty() || plugin.starts_with('.') || plugin.contains(['/', '\\', '\0']) {
+        return Err(PluginError::Name { plugin: plugin.to_owned() });
+    }
+    let path = path(directory, plugin);
+    match bytes(&path).await {
+        Ok((bytes, digest)) => Ok((path, bytes.into(), digest)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(PluginError::Missing { path, present: present(directory).await }),
+        Err(error) => Err(PluginError::Read { path, error }),
+    }
+}
+
 /// Reads a component's file.
 pub(super) async fn read(path: &Path) -> Result<File, PluginError> {
     let (bytes, digest) = bytes(path).await.map_err(|error| PluginError::Read { path: path.to_owned(), error })?;
-    take_apart(path.to_owned(), bytes, digest)
+    take_apart(path.to_owned(), bytes.into(), digest)
 }
 
-fn take_apart(path: PathBuf, bytes: Vec<u8>, digest: String) -> Result<File, PluginError> {
+pub(super) fn take_apart(path: PathBuf, bytes: Bytes, digest: String) -> Result<File, PluginError> {
     match Anatomy::read(&bytes) {
         Ok(anatomy) => Ok(File { path, bytes, digest, anatomy }),
         Err(fault) => Err(PluginError::Component { path, fault }),
@@ -109,10 +117,11 @@ async fn present(directory: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pins::Pins;
     use super::*;
 
     async fn fault(directory: &Path, plugin: &str) -> String {
-        find(directory, plugin, None).await.err().unwrap().to_string()
+        find(Origin::first(directory), plugin).await.err().unwrap().to_string()
     }
 
     #[tokio::test]
@@ -139,7 +148,10 @@ mod tests {
     async fn what_is_not_pinned_is_refused_before_it_is_looked_at() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.wasm"), "hello").unwrap();
-        let told = async |pins: &Pins| find(folder.path(), "a", Some(pins)).await.err().unwrap().to_string();
+        let told = async |pins: &Pins| {
+            let origin = Origin { pins: Some(pins), ..Origin::first(folder.path()) };
+            find(origin, "a").await.err().unwrap().to_string()
+        };
         let mut pins = Pins { file: "outhaul.lock".into(), plugins: [].into() };
         let text = told(&pins).await;
         assert!(text.contains("is not pinned in outhaul.lock") && text.contains("outhaul plugin pin"), "{text}");

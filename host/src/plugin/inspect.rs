@@ -2,6 +2,7 @@
 
 use super::grants::Request;
 use super::{PluginError, catalog};
+use bytes::Bytes;
 use std::path::{Path, PathBuf};
 
 /// What is known of a component without running it.
@@ -34,8 +35,20 @@ pub struct Inspection {
 /// # Errors
 /// If it cannot be read, or is no component.
 pub async fn inspect(path: &Path) -> Result<Inspection, PluginError> {
-    let file = catalog::read(path).await?;
-    Ok(Inspection {
+    Ok(of(catalog::read(path).await?))
+}
+
+/// Looks at the content of a component file, which is or will be at `path`.
+///
+/// # Errors
+/// If it is no component.
+pub fn inspect_bytes(path: &Path, bytes: Bytes) -> Result<Inspection, PluginError> {
+    let digest = catalog::digest(&bytes);
+    catalog::take_apart(path.to_owned(), bytes, digest).map(of)
+}
+
+fn of(file: catalog::File) -> Inspection {
+    Inspection {
         world: file.anatomy.world().map(str::to_owned),
         name: file.anatomy.name,
         version: file.anatomy.version,
@@ -46,5 +59,5 @@ pub async fn inspect(path: &Path) -> Result<Inspection, PluginError> {
         bytes: file.bytes.len(),
         sha256: file.digest,
         file: file.path,
-    })
+    }
 }

@@ -26,6 +26,9 @@ pub enum ComponentFault {
     /// Another kind of file.
     #[error("is not WebAssembly (it does not start with the WebAssembly magic bytes)")]
     NotWasm,
+    /// What an engine makes of a component.
+    #[error("is compiled code, not a component: it fits one version and one kind of engine only; put the .wasm that it was made from here")]
+    Compiled,
     /// A core module.
     #[error("is a core module, not a component; build it for the target wasm32-wasip2, or wrap it with `wasm-tools component new`")]
     CoreModule,
@@ -78,6 +81,10 @@ pub(super) struct Anatomy {
 impl Anatomy {
     /// Reads a component's binary.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, ComponentFault> {
+        // Engines write compiled code as ELF files, on every system.
+        if bytes.starts_with(b"\x7fELF") {
+            return Err(ComponentFault::Compiled);
+        }
         if !bytes.starts_with(b"\0asm") {
             return Err(ComponentFault::NotWasm);
         }

@@ -31,9 +31,10 @@ mod sql_host;
 mod state;
 mod storage;
 
+pub(crate) use catalog::MAX_BYTES as MAX_COMPONENT_BYTES;
 pub use clock::Skew;
 pub use grants::Request;
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Inspection, inspect, inspect_bytes};
 pub use manifest::ComponentFault;
 pub use pins::{Pin, Pins, PinsError};
 pub use prepared::{PreparedPublisher, PreparedStorage};
@@ -45,6 +46,7 @@ pub use storage::StoragePlugin;
 use crate::config::model::{Adapter as AdapterConfig, Publisher as PublisherConfig, SecretSource};
 use crate::domain::{Failure, FailureCode};
 use crate::metrics::Metrics;
+use crate::oci::{Component as Pulled, PullError};
 use crate::secrets::Secrets;
 use crate::sql::Databases;
 use cache::Cache;
@@ -94,6 +96,9 @@ pub enum PluginError {
         /// The file of the pins.
         pins: PathBuf,
     },
+    /// It is in a registry, and cannot be had from there.
+    #[error(transparent)]
+    Pull(#[from] PullError),
     /// The pins cannot be used.
     #[error(transparent)]
     Pins(#[from] PinsError),
@@ -156,10 +161,14 @@ fn unpinned(path: &Path, found: &str, pinned: Option<&str>, pins: &Path) -> Stri
 }
 
 impl PluginError {
-    /// Whether trying again later may help: a database that is locked or away, not a wrong configuration.
+    /// Whether trying again later may help: a database that is locked, a registry that is away, not a wrong configuration.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Open(failure) if matches!(failure.code, FailureCode::Unavailable | FailureCode::Timeout | FailureCode::Network))
+        match self {
+            Self::Open(failure) => matches!(failure.code, FailureCode::Unavailable | FailureCode::Timeout | FailureCode::Network),
+            Self::Pull(error) => error.is_transient(),
+            _ => false,
+        }
     }
 }
 
@@ -181,6 +190,8 @@ pub struct PluginHostOptions {
 pub struct Origin<'a> {
     /// Directory of components.
     pub directory: &'a Path,
+    /// The component, where it comes from a registry; none: it is in the directory.
+    pub pulled: Option<&'a Pulled>,
     /// What components must be; none: any.
     pub pins: Option<&'a Pins>,
     /// The secrets that can be granted; none: those that the host was made with.
@@ -193,7 +204,7 @@ impl<'a> Origin<'a> {
     /// A first generation of whatever is in a directory.
     #[must_use]
     pub fn first(directory: &'a Path) -> Self {
-        Self { directory, pins: None, secrets: None, generation: 1 }
+        Self { directory, pulled: None, pins: None, secrets: None, generation: 1 }
     }
 }
 

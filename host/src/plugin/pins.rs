@@ -1,9 +1,10 @@
 //! Pins: the hashes of the components that a configuration may load, in a file beside it (`outhaul.lock` for `outhaul.toml`) that
 //! `outhaul plugin pin` writes and people review. Where it is there, no other component is loaded: not at the start, not in a swap.
 
+use crate::atomic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read, in bytes: a pin takes a hundred.
@@ -41,7 +42,7 @@ pub struct Pin {
 pub struct Pins {
     /// Where they stand.
     pub file: PathBuf,
-    /// By the plugin's name.
+    /// By the plugin's name, or its reference with the digest.
     pub plugins: BTreeMap<String, Pin>,
 }
 
@@ -84,16 +85,8 @@ impl Pins {
         let fault = |reason: String| PinsError { file: self.file.clone(), reason: format!("cannot be written: {reason}") };
         let document = Document { plugins: self.plugins.clone() };
         let text = toml::to_string(&document).map_err(|error| fault(error.to_string()))?;
-        let folder = self.file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let written = (|| {
-            let mut file = tempfile::Builder::new().permissions(permissions()).tempfile_in(folder)?;
-            file.write_all(HEADER.as_bytes())?;
-            file.write_all(b"\n")?;
-            file.write_all(text.as_bytes())?;
-            file.as_file().sync_data()?;
-            file.persist(&self.file).map_err(|error| error.error)
-        })();
-        written.map(drop).map_err(|error| fault(error.to_string()))
+        let written = atomic::replace(&self.file, &[HEADER.as_bytes(), b"\n", text.as_bytes()]);
+        written.map_err(|error| fault(error.to_string()))
     }
 
     /// The hash that a plugin must have; none: it is not pinned.
@@ -101,11 +94,6 @@ impl Pins {
     pub fn of(&self, plugin: &str) -> Option<&str> {
         self.plugins.get(plugin).map(|pin| pin.sha256.as_str())
     }
-}
-
-/// As other files that are under version control, within what the process's umask allows: a temporary file is private otherwise.
-fn permissions() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }
 
 fn is_digest(text: &str) -> bool {

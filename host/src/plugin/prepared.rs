@@ -73,7 +73,7 @@ impl PluginHost {
         check: fn(&Anatomy) -> Result<(), ComponentFault>,
         world: fn(&mut Linker<State>) -> wasmtime::Result<()>,
     ) -> Result<Prepared, PluginError> {
-        let file = catalog::find(origin.directory, plugin, origin.pins).await?;
+        let file = catalog::find(origin, plugin).await?;
         let (anatomy, generation) = (file.anatomy.clone(), Generation::of(&file, origin.generation));
         check(&anatomy).map_err(|fault| PluginError::Component { path: file.path.clone(), fault })?;
         Ok(Prepared { pre: self.link(file, world).await?, anatomy, generation })

@@ -1,10 +1,11 @@
-//! Real services for the tests: PostgreSQL, pgbouncer, Apache Kafka. No container engine: plain processes of this machine.
+//! Real services for the tests: PostgreSQL, pgbouncer, Apache Kafka, an OCI registry. No container engine: plain processes of this machine.
 //!
 //! - [`suite`]: starts what the tests share, stops it, and tells them where it is (`cargo xtask services up|down|status`)
 //! - [`state`]: the file that tells them
 //! - [`postgres`]: a PostgreSQL server, shared or a test's own
 //! - [`pgbouncer`]: a pooler in transaction mode
 //! - [`kafka`]: a broker or a cluster of them, and Kafka's own Java programs
+//! - [`registry`]: an OCI registry of one test
 //! - [`certificates`]: a certification authority for one run, with good and bad certificates
 //! - [`download`]: what the machine does not have comes from Maven's repository, once
 //! - [`daemon`]: a process that is stopped by its id and start time, even by a later run
@@ -28,6 +29,7 @@ pub mod ground;
 pub mod kafka;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod registry;
 pub mod state;
 pub mod suite;
 
@@ -35,6 +37,7 @@ pub use certificates::Certificates;
 pub use kafka::{Cluster, ClusterOptions, JavaTools, Kafka, Listener};
 pub use pgbouncer::Pgbouncer;
 pub use postgres::{Database, Major, Postgres, Server, ServerOptions};
+pub use registry::{Access, Registry};
 
 use std::io::Write;
 
@@ -63,6 +66,15 @@ pub fn pgbouncer() -> Option<Pgbouncer> {
 #[must_use]
 pub fn kafka() -> Option<Kafka> {
     or_skip(state::State::find().and_then(|state| state.kafka.available()))
+}
+
+/// A registry of the test's own. None: as [`postgres()`].
+///
+/// # Panics
+/// As [`postgres()`].
+#[must_use]
+pub fn registry() -> Option<Registry> {
+    or_skip(Registry::start())
 }
 
 /// The value; without one, says which test does not run and why, or fails where nothing may be left out.

@@ -2,7 +2,8 @@
 
 use crate::plugin::call::{Ended, Gate, Notes};
 use crate::plugin::grants::{Denial, Policy, Request as Capability, authority};
-use crate::plugin::net::tls::{Tls, faults};
+use crate::plugin::net::tls::Tls;
+use crate::tls::faults;
 use bytes::Bytes;
 use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;

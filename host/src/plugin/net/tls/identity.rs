@@ -1,14 +1,13 @@
 //! Who the client is: its certificate and key, read again when the files have changed. Certificates that live for days are renewed by
 //! programs, and a host that runs for months must not be restarted for each.
 
-use super::{CERT_FILE, KEY_FILE, certificates, unusable};
+use super::{CERT_FILE, KEY_FILE, unusable};
 use crate::config::model::ClientCertificate;
 use crate::plugin::PluginError;
+use crate::tls::{certificates, private_key};
 use rustls::SignatureScheme;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::sign::CertifiedKey;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -97,14 +96,8 @@ fn stamp(files: &ClientCertificate) -> Result<Stamp, (&'static str, &Path, io::E
 }
 
 fn read(files: &ClientCertificate, provider: &CryptoProvider) -> Result<CertifiedKey, PluginError> {
-    let chain = certificates(CERT_FILE, &files.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
-        let reason = match error {
-            pem::Error::NoItemsFound => "it has no private key in PEM form that is not encrypted".to_owned(),
-            other => other.to_string(),
-        };
-        unusable(KEY_FILE, &files.key, reason)
-    })?;
+    let chain = certificates(&files.certificate).map_err(|reason| unusable(CERT_FILE, &files.certificate, reason))?;
+    let key = private_key(&files.key).map_err(|reason| unusable(KEY_FILE, &files.key, reason))?;
     // The certificate is what it is; of the two, it is the key that does not fit.
     CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {

@@ -1,7 +1,6 @@
 //! TLS of one adapter, for HTTPS and for its own sockets: whom it trusts (read once, when the adapter is loaded), and how it shows
 //! who it is ([`identity`]). The private key stays here; no guest can ask for it.
 
-pub(super) mod faults;
 mod identity;
 mod streams;
 mod transport;
@@ -10,10 +9,9 @@ use crate::plugin::PluginError;
 use crate::plugin::call::{CurrentGate, Notes};
 use crate::plugin::denials::Denials;
 use crate::plugin::grants::Policy;
-use faults::Known;
+use crate::tls::faults::{self, Known};
+use crate::tls::roots;
 use identity::Identity;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::path::Path;
@@ -46,8 +44,12 @@ impl Tls {
     pub(in crate::plugin) fn new(policy: Arc<Policy>, denials: Arc<Denials>) -> Result<Self, PluginError> {
         let grants = policy.grants();
         // What cannot connect to anything need not wait for the system's authorities to be read.
-        let roots =
-            if policy.connects() && !grants.hosts.is_empty() { roots(grants.tls_ca_file.as_deref())? } else { RootCertStore::empty() };
+        let ca_file = grants.tls_ca_file.as_deref();
+        let roots = if policy.connects() && !grants.hosts.is_empty() {
+            roots(ca_file).map_err(|reason| unusable(CA_FILE, ca_file.unwrap_or(Path::new("")), reason))?
+        } else {
+            RootCertStore::empty()
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -97,29 +99,4 @@ impl Tls {
 
 fn unusable(key: &'static str, file: &Path, reason: String) -> PluginError {
     PluginError::TlsFile { key, file: file.to_owned(), reason }
-}
-
-/// The certificate authorities of the system, and those of the file.
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, PluginError> {
-    let mut roots = RootCertStore::empty();
-    let system = rustls_native_certs::load_native_certs();
-    for error in &system.errors {
-        tracing::warn!("a system certificate authority cannot be read: {error}");
-    }
-    roots.add_parsable_certificates(system.certs);
-    if let Some(file) = ca_file {
-        for certificate in certificates(CA_FILE, file)? {
-            roots.add(certificate).map_err(|error| unusable(CA_FILE, file, error.to_string()))?;
-        }
-    }
-    Ok(roots)
-}
-
-fn certificates(key: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, PluginError> {
-    let certificates: Vec<_> =
-        CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|error| unusable(key, file, error.to_string()))?;
-    if certificates.is_empty() {
-        return Err(unusable(key, file, "it has no certificate in PEM form".to_owned()));
-    }
-    Ok(certificates)
 }

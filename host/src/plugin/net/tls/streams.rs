@@ -5,10 +5,11 @@
 //! certificate is compared with, so a guest that could choose it freely could have any server's certificate accepted, and could have
 //! the client certificate shown to one that nobody granted.
 
+use super::Tls;
 use super::transport::Transport;
-use super::{Tls, faults};
 use crate::plugin::call::{CurrentGate, Ended, Notes};
 use crate::plugin::grants::Request;
+use crate::tls::faults;
 use rustls::pki_types::ServerName;
 use std::future::Future;
 use std::io;

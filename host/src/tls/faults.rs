@@ -6,17 +6,17 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// What a text may refer to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(crate) struct Known<'a> {
     /// The table of the configuration.
-    pub(super) section: &'a str,
-    pub(super) ca_file: Option<&'a Path>,
-    pub(super) cert_file: Option<&'a Path>,
+    pub(crate) section: &'a str,
+    pub(crate) ca_file: Option<&'a Path>,
+    pub(crate) cert_file: Option<&'a Path>,
 }
 
 /// A server that hangs up on the first bytes mostly takes them for another protocol.
-pub(super) const HUNG_UP: &str = "the other side hung up during the handshake: does it speak TLS on this port?";
+pub(crate) const HUNG_UP: &str = "the other side hung up during the handshake: does it speak TLS on this port?";
 
-pub(super) fn text(error: &Error, known: &Known<'_>) -> String {
+pub(crate) fn text(error: &Error, known: &Known<'_>) -> String {
     match error {
         Error::InvalidCertificate(fault) => certificate(fault, known),
         Error::AlertReceived(alert) => refused(*alert, known),
@@ -91,7 +91,7 @@ fn refused(alert: AlertDescription, known: &Known<'_>) -> String {
 }
 
 /// The I/O error inside I/O errors: connectors wrap one in another, which `source` does not show.
-pub(in crate::plugin::net) fn innermost(mut error: &std::io::Error) -> &std::io::Error {
+pub(crate) fn innermost(mut error: &std::io::Error) -> &std::io::Error {
     while let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<std::io::Error>()) {
         error = inner;
     }
@@ -99,7 +99,7 @@ pub(in crate::plugin::net) fn innermost(mut error: &std::io::Error) -> &std::io:
 }
 
 /// The fault of TLS that an I/O error stands for, if it does.
-pub(in crate::plugin::net) fn inside(error: &std::io::Error) -> Option<&Error> {
+pub(crate) fn inside(error: &std::io::Error) -> Option<&Error> {
     innermost(error).get_ref().and_then(|inner| inner.downcast_ref::<Error>())
 }
 
