@@ -66,7 +66,7 @@ async fn order_across_claims(stage: &Stage) -> Checked {
     let host = stage.host().await?;
     host.needs_strict_order()?;
     let numbers: Vec<String> = (0..24).map(|number| number.to_string()).collect();
-    let messages = numbers.iter().enumerate().map(|(place, number)| message(Some(["j", "k"][place % 2]), number));
+    let messages = numbers.iter().enumerate().map(|(place, number)| message(Some(if place % 2 == 0 { "j" } else { "k" }), number));
     stage.insert(&host, &messages.collect::<Vec<_>>()).await?;
     let mut seen: [Vec<String>; 2] = Default::default();
     for _ in 0..=numbers.len() {
