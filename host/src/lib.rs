@@ -2,8 +2,9 @@
 //!
 //! A tour, in the order in which a message meets the code: [`domain`] holds the words (message, outcome, failure, back-off),
 //! [`ports`] the two traits that the pipeline knows (storage and publisher), [`relay`] the pipeline itself. [`plugin`] implements
-//! the ports with WebAssembly components, [`oci`] fetches those from registries, [`sql`] gives those components databases, [`config`] reads the operator's file,
-//! [`admin`] shows what is going on, [`cli`] puts it all together. `ARCHITECTURE.md` beside this crate says why.
+//! the ports with WebAssembly components, [`oci`] fetches those from registries, [`sql`] gives those components databases, [`config`]
+//! reads the operator's file, [`admin`] shows what is going on, [`scaffold`] begins new adapters, [`cli`] puts it all together.
+//! `ARCHITECTURE.md` beside this crate says why.
 
 pub mod admin;
 pub mod app;
@@ -19,6 +20,7 @@ pub mod oci;
 pub mod plugin;
 pub mod ports;
 pub mod relay;
+pub mod scaffold;
 mod secrets;
 pub mod sql;
 mod tls;

@@ -50,8 +50,15 @@ async fn serve(config: rustls::ServerConfig, ca_file: PathBuf, folder: tempfile:
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
             tokio::spawn(async move {
-                // A client that does not trust the certificate breaks off here: that is a part of the test.
-                let Ok(stream) = acceptor.accept(stream).await else { return };
+                // A client that does not trust the certificate breaks off here: that is a part of the test. One that is not trusted
+                // may have sent its request by then; closing on unread bytes would reset the connection and take the alert with it.
+                let stream = match acceptor.accept(stream).into_fallible().await {
+                    Ok(stream) => stream,
+                    Err((_, mut stream)) => {
+                        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                        return;
+                    }
+                };
                 let answer = service_fn(move |request: http::Request<hyper::body::Incoming>| {
                     let _ = sender.send(request.version());
                     std::future::ready(Ok::<_, std::convert::Infallible>(http::Response::new("ok".to_owned())))

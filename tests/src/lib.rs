@@ -5,6 +5,7 @@
 //! - [`host`]: `outhaul run`, ready to be killed, stopped and asked for its metrics
 //! - [`rig`]: a folder with a database and a configuration, and the command line on it
 //! - [`receiver`]: an HTTP server with a scripted mind and a perfect memory
+//! - [`examples`]: the components of the examples
 //! - [`https`]: the same behind TLS
 //! - [`kafka`]: what is in a topic, read by librdkafka and by Kafka's own consumer
 //! - [`outbox`]: the producer's side in SQLite, and what the table says
@@ -23,6 +24,7 @@
 pub mod chaos;
 pub mod cluster;
 pub mod components;
+pub mod examples;
 pub mod host;
 pub mod https;
 pub mod kafka;

@@ -3,11 +3,15 @@
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// The `outhaul` binary that was built with this program.
+/// The `outhaul` binary: that of `OUTHAUL_HOST`, or the one that was built with this program.
 ///
 /// # Errors
 /// If it is not there.
 pub fn outhaul() -> Result<PathBuf> {
+    if let Some(host) = std::env::var_os("OUTHAUL_HOST") {
+        let host = std::path::absolute(&host).context("OUTHAUL_HOST is no path")?;
+        return existing(host, "OUTHAUL_HOST has to name the host's binary");
+    }
     let binary = profile_folder()?.join(format!("outhaul{}", std::env::consts::EXE_SUFFIX));
     existing(binary, "the host is not built: run `cargo build --package outhaul`, or the whole suite with `cargo xtask test`")
 }

@@ -11,7 +11,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     setup::run()?;
     step("clippy", || workspace.cargo(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
     step("clippy of the adapters, for their target", || {
-        let guests = [workspace.packages_under("plugins"), workspace.packages_under("tests/fixtures")].concat();
+        let guests = ["plugins", "tests/fixtures", "examples"].map(|folder| workspace.packages_under(folder)).concat();
         let mut line = vec!["clippy", "--target", GUEST_TARGET];
         for package in guests {
             line.extend(["--package", package]);

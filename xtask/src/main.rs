@@ -50,6 +50,28 @@ enum Command {
     Setup,
     /// Build the adapters into target/plugins/ and the test fixtures into target/fixtures/.
     Guests,
+    /// Build the examples into target/examples/, each as its README says, with the tools of its language.
+    ///
+    /// A language whose tools are missing is left out by name. `test` does this too.
+    Examples {
+        /// Only this language: rust, js, python, c or go.
+        language: Option<String>,
+    },
+    /// The tour of the examples: from `outhaul plugin new` to a delivered message, by the clock, as their READMEs say.
+    ///
+    /// Ends with how long each took. `wit-bindgen` and `wasm-tools` count as installed.
+    ExamplesTour {
+        /// Only this language: rust, js, python, c or go.
+        language: Option<String>,
+    },
+    /// Measure what each language costs: size, the host's start without and with compiled code, the time of a message.
+    ///
+    /// Wants a machine with nothing else to do. OUTHAUL_HOST names another host to measure, such as target/release/outhaul.
+    ExamplesCost {
+        /// Arguments for the program, e.g. `-- --messages 5000 --runs 7`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
     /// PostgreSQL 15 and 17, pgbouncer and Apache Kafka, for the tests. `test` starts and stops them by itself.
     ///
     /// While they are up, `cargo test` finds them, and `test` starts at once. Data and addresses are in target/services/.
@@ -190,6 +212,20 @@ fn main() -> Result<()> {
             setup::run()?;
             guests::build(&workspace)
         }
+        Command::Examples { language } => {
+            setup::run()?;
+            build_bins(&workspace)?;
+            examples(&workspace, "build", language.map(OsString::from))
+        }
+        Command::ExamplesTour { language } => {
+            prepare(&workspace)?;
+            examples(&workspace, "tour", language.map(OsString::from))
+        }
+        Command::ExamplesCost { rest } => {
+            prepare(&workspace)?;
+            examples(&workspace, "build", None)?;
+            examples(&workspace, "cost", rest)
+        }
         Command::Throughput { rest } => {
             setup::run()?;
             guests::build(&workspace)?;
@@ -230,12 +266,23 @@ fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result
 fn prepare(workspace: &Workspace) -> Result<()> {
     setup::run()?;
     guests::build(workspace)?;
+    build_bins(workspace)
+}
+
+fn build_bins(workspace: &Workspace) -> Result<()> {
     // The whole workspace, as the tests do: with fewer packages cargo would choose other features and compile wasmtime twice.
     step("build the host and the test kit", || workspace.cargo(["build", "--workspace", "--bins"]))
 }
 
+/// Runs the program `languages` of the kit.
+fn examples(workspace: &Workspace, command: &str, rest: impl IntoIterator<Item = OsString>) -> Result<()> {
+    let arguments: Vec<OsString> = [command.into()].into_iter().chain(rest).collect();
+    step(&format!("examples: {command}"), || workspace.start("languages", &arguments))
+}
+
 fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     prepare(workspace)?;
+    examples(workspace, "build", None)?;
     // They start while the tests are compiled.
     let held = Held::start(workspace)?;
     step("build the tests", || workspace.cargo(["build", "--workspace", "--tests"]))?;

@@ -84,7 +84,7 @@ impl Command {
     /// Whether stdout is to have one JSON document.
     fn is_json(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Schema(_) => false,
+            Self::Run(_) | Self::Schema(_) | Self::Plugin(plugin::Command::New(_)) => false,
             Self::Drain(args) => args.json,
             Self::Check(args) => args.json,
             Self::Enqueue(args) => args.json,
@@ -136,6 +136,7 @@ async fn execute(cli: Cli) -> CommandResult {
     match cli.command {
         // Looks at a file, wherever it is: needs no configuration.
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
+        Command::Plugin(plugin::Command::New(args)) => plugin::new(&args),
         Command::Plugin(plugin::Command::Test(args)) => plugin_test::run(args).await,
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
@@ -214,6 +215,8 @@ mod tests {
             "outhaul purge --older-than 7d --json",
             "outhaul plugin list --json",
             "outhaul plugin inspect x.wasm --json",
+            "outhaul plugin new --lang js --kind publisher x",
+            "outhaul plugin new --lang c x",
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
             "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
@@ -241,6 +244,8 @@ mod tests {
             "outhaul purge",
             "outhaul purge --older-than 7",
             "outhaul plugin inspect",
+            "outhaul plugin new x",
+            "outhaul plugin new --lang cobol x",
             "outhaul plugin pull",
             "outhaul plugin test",
             "outhaul plugin test x.wasm --list",

@@ -1,4 +1,4 @@
-//! `outhaul plugin`: what is in the plugin directory, and what a component is.
+//! `outhaul plugin`: what is in the plugin directory, what a component is, and the beginnings of new ones.
 
 use super::error::CommandError;
 use super::running::{self, Running};
@@ -7,6 +7,7 @@ use crate::app::inventory::Document;
 use crate::config::Config;
 use crate::oci::{Pinned, Registries};
 use crate::plugin::{self, Inspection};
+use crate::scaffold::{self, Kind, Language};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ pub(super) enum Command {
     List(List),
     /// Show a component file: its world, what it imports and exports, and the grants that it asks for. Nothing is run.
     Inspect(Inspect),
+    /// Begin a new adapter: a folder with all that builds and tests it.
+    New(New),
     Pin(pin::Args),
     Pull(pull::Args),
     Test(plugin_test::Args),
@@ -48,6 +51,23 @@ pub(super) struct Inspect {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outhaul plugin new --lang python my-publisher
+  outhaul plugin new --lang rust --kind publisher my-publisher
+Then follow the README.md of the new folder.")]
+pub(super) struct New {
+    /// The language to write it in.
+    #[arg(long)]
+    lang: Language,
+    /// What it will be.
+    #[arg(long, default_value = "publisher")]
+    kind: Kind,
+    /// Its name, and that of the new folder.
+    name: String,
 }
 
 /// One entry of the list.
@@ -240,6 +260,11 @@ pub(super) async fn inspect(args: Inspect) -> CommandResult {
     listed("exports", &inspection.exports)?;
     listed("imports", &inspection.imports)?;
     listed("asks for", &inspection.requests.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+pub(super) fn new(args: &New) -> CommandResult {
+    let folder = scaffold::create(Path::new(""), &args.name, args.lang, args.kind).map_err(CommandError::usage)?;
+    output::line(&format!("{} is there: its README.md says how to build, test and run it", folder.display()))
 }
 
 fn listed(title: &str, items: &[String]) -> CommandResult {

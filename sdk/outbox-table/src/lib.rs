@@ -2,19 +2,18 @@
 //!
 //! - [`config`]: how a table is laid out, read from the operator's file and checked.
 //! - [`ident`]: names from outside, quoted part by part.
-//! - [`database`]: the `sql` capability as a trait, so that a storage also runs natively.
 //! - [`template`]: statement text built once, filled at each call.
 //! - [`search`], [`choose`], [`window`]: which rows a claim takes, and how far it looks for them.
 //! - [`ids`], [`decode`], [`headers`]: rows into a batch.
 //! - [`settle`]: verdicts into statements.
 //! - [`insert`], [`page`]: what the command line needs.
-//! - [`failure`]: what is written into `last_error`, and which failure a database error is.
+//!
+//! Of the SDK: [`database`], the `sql` capability as a trait, so that a storage also runs natively; [`failure`], what is written into
+//! `last_error`, and which failure a database error is.
 
 pub mod choose;
 pub mod config;
-pub mod database;
 pub mod decode;
-pub mod failure;
 pub mod headers;
 pub mod ident;
 pub mod ids;
@@ -25,3 +24,6 @@ pub mod search;
 pub mod settle;
 pub mod template;
 pub mod window;
+
+pub use outhaul_sdk::database;
+pub use outhaul_sdk::database::failure;

@@ -17,14 +17,17 @@
 //! TCP, which `std` does not have, is `outhaul_sdk::tls::TlsStream` (on the WebAssembly target only): the host does the handshake and
 //! keeps the keys.
 //!
-//! The types are those of `wit/outbox.wit`; they are plain data and work natively too, so an adapter's logic can be tested
-//! without a sandbox.
+//! The types are those of `wit/outbox.wit`; they are plain data and work natively too. So an adapter is tested without a sandbox:
+//! `outhaul_sdk::testing` (natively only) opens it, calls it as the host does, and says where it breaks the contract.
 
 mod batch;
 #[allow(missing_docs, unsafe_code, unreachable_pub, clippy::all, reason = "generated")]
 pub mod bindings;
 mod config;
+pub mod database;
 mod failure;
+mod host;
+mod key_order;
 mod manifest;
 #[cfg(target_arch = "wasm32")]
 pub mod net;
@@ -32,15 +35,19 @@ pub mod pattern;
 mod publisher;
 mod storage;
 pub mod template;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod testing;
 #[cfg(target_arch = "wasm32")]
 pub mod tls;
 #[cfg(target_arch = "wasm32")]
 mod wait;
 
 pub use batch::{Message, NewMessage};
-pub use bindings::publisher::outhaul::adapter::{log, outbox, progress, secrets};
+pub use bindings::publisher::outhaul::adapter::outbox;
 pub use bindings::storage::outhaul::adapter::sql;
 pub use config::{Size, parse_config, parse_duration};
+pub use host::{log, progress, secrets};
+pub use key_order::run_in_key_order;
 pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
 pub use publisher::Publisher;
 pub use storage::{

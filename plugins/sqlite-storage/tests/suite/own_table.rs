@@ -274,9 +274,9 @@ fn settling_and_claiming_are_one_transaction() {
     let first = ids(&outbox.claim(&request("w", 1)).unwrap().batch);
     let turn = outbox.settle_and_claim(&[settlement(Verdict::Delivered, &first)], &request("w", 1)).unwrap();
     assert_eq!((turn.lost.len(), ids(&turn.claimed.batch)), (0, vec!["2".to_owned()]));
-    let turn = outbox.settle_and_claim(&[settlement(Verdict::Release(0), &["1".into(), "2".into()])], &request("w", 9)).unwrap();
+    let turn = outbox.settle_and_claim(&[settlement(Verdict::Release(0), &["1", "2"])], &request("w", 9)).unwrap();
     assert_eq!((turn.lost, ids(&turn.claimed.batch)), (vec!["1".to_owned()], vec!["2".to_owned()]));
-    let turn = outbox.settle_and_claim(&[settlement(Verdict::Delivered, &["2".into()])], &request("w", 9)).unwrap();
+    let turn = outbox.settle_and_claim(&[settlement(Verdict::Delivered, &["2"])], &request("w", 9)).unwrap();
     assert_eq!((turn.claimed.batch.len(), bench.value("SELECT count(*) FROM outbox WHERE status = 'done'")), (0, "2".to_owned()));
 }
 

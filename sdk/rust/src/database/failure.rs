@@ -1,7 +1,7 @@
 //! Failures: what is written into `last_error`, and which failure a database error is to the host.
 
 use crate::database::{SqlError, SqlErrorCode};
-use outhaul_sdk::{Failure, FailureCode};
+use crate::{Failure, FailureCode};
 
 /// Longest recorded text, in bytes: a few screens, and far under every database's limits.
 pub const MAX_RECORDED_BYTES: usize = 4096;

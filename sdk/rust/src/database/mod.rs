@@ -1,10 +1,12 @@
 //! The `sql` capability as a trait. In a component it is the host's; natively (tests, benchmarks) it is a driver, and the same
 //! storage code runs on both.
 
-use outhaul_sdk::sql;
-use outhaul_sdk::{Column, Failure, FailureCode};
+pub mod failure;
 
-pub use outhaul_sdk::sql::{Access, ColumnType, Error as SqlError, ErrorCode as SqlErrorCode, Rows, Statement, Value, Values};
+use crate::sql;
+use crate::{Column, Failure, FailureCode};
+
+pub use crate::sql::{Access, ColumnType, Dialect, Error as SqlError, ErrorCode as SqlErrorCode, Rows, Statement, Value, Values};
 
 /// A connection. See `interface sql` in `wit/outbox.wit` for what each call promises.
 #[allow(clippy::missing_errors_doc, reason = "all return the errors that wit/outbox.wit describes")]
@@ -15,6 +17,17 @@ pub trait Database {
     fn execute(&self, statements: Vec<Statement>) -> Result<Vec<Rows>, SqlError>;
     /// Starts a transaction that may write, and runs the first statements in it.
     fn begin(&self, statements: Vec<Statement>) -> Result<(Self::Transaction, Vec<Rows>), SqlError>;
+}
+
+/// A database that is opened by the name that the operator gave it.
+pub trait Named: Database + Sized {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Not granted, not known or not reachable.
+    fn open(name: &str, access: Access) -> Result<Self, SqlError>;
+    /// Which SQL it understands.
+    fn dialect(&self) -> Dialect;
 }
 
 /// A transaction; dropping it rolls it back.
@@ -33,6 +46,15 @@ impl Database for sql::Connection {
     }
     fn begin(&self, statements: Vec<Statement>) -> Result<(sql::Transaction, Vec<Rows>), SqlError> {
         Self::begin(self, &statements)
+    }
+}
+
+impl Named for sql::Connection {
+    fn open(name: &str, access: Access) -> Result<Self, SqlError> {
+        Self::open(name, access)
+    }
+    fn dialect(&self) -> Dialect {
+        Self::dialect(self)
     }
 }
 

@@ -1,0 +1,77 @@
+// Sends each message as one HTTP POST to the URL of its configuration.
+
+import { delivered, inKeyOrder, invalidConfiguration, log, outcomeOf, reject, retry } from './outhaul.js';
+
+// What belongs to the connection, or is set here: not the message's to say.
+const OWN = new Set([
+  'connection', 'content-length', 'expect', 'host', 'keep-alive', 'te', 'trailer', 'transfer-encoding', 'upgrade',
+  'idempotency-key', 'outhaul-topic', 'outhaul-key', 'outhaul-attempt', 'outhaul-tombstone',
+]);
+
+// How many requests are under way at once.
+const CONCURRENCY = 16;
+
+let settings;
+
+function parse(config) {
+  const { url, timeout_ms: timeoutMs = 10_000, ...unknown } = JSON.parse(config);
+  for (const key of Object.keys(unknown)) throw invalidConfiguration(`\`${key}\`: unknown key; there are \`url\` and \`timeout_ms\``);
+  if (typeof url !== 'string' || !/^https?:\/\/[^/?#@\s]+([/?][^#\s]*)?$/.test(url)) {
+    throw invalidConfiguration('`url`: must be an absolute http:// or https:// URL without user name or fragment');
+  }
+  if (!Number.isInteger(timeoutMs) || timeoutMs < 1 || timeoutMs > 600_000) {
+    throw invalidConfiguration('`timeout_ms`: must be a whole number of milliseconds from 1 to 600000');
+  }
+  return { url, timeoutMs, where: new URL(url).host };
+}
+
+function headersOf(message) {
+  const headers = new Headers();
+  headers.append('idempotency-key', message.id);
+  headers.append('outhaul-topic', encodeURIComponent(message.topic));
+  if (message.key !== null) headers.append('outhaul-key', encodeURIComponent(message.key));
+  headers.append('outhaul-attempt', String(message.attempts));
+  if (message.payload === null) headers.append('outhaul-tombstone', 'true');
+  for (const [name, value] of message.headers) {
+    // Headers take text of one byte a character.
+    if (!OWN.has(name.toLowerCase())) headers.append(name, String.fromCharCode(...value));
+  }
+  if (!headers.has('content-type')) headers.append('content-type', 'application/octet-stream');
+  return headers;
+}
+
+async function send(message, leftMs) {
+  let headers;
+  try {
+    headers = headersOf(message);
+  } catch (error) {
+    return reject('invalid-message', `a header cannot be sent: ${error.message}`);
+  }
+  let timer;
+  const timeout = new Promise((resolve) => {
+    timer = setTimeout(resolve, Math.min(settings.timeoutMs, leftMs), retry('timeout', `${settings.where}: no answer in time`));
+  });
+  const request = fetch(settings.url, { method: 'POST', headers, body: message.payload ?? new Uint8Array() }).then(
+    (answer) => outcomeOf(answer.status, answer.headers.get('retry-after'), settings.where),
+    (error) => retry('network', `${settings.where}: ${error.message}`),
+  );
+  try {
+    return await Promise.race([request, timeout]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+export const publisher = {
+  open(config) {
+    settings = parse(config);
+    log.info('http-js is open', { destination: settings.where });
+  },
+
+  async publish(batch, deadlineMs) {
+    const outcomes = await inKeyOrder(batch, deadlineMs, CONCURRENCY, send);
+    const open = outcomes.filter((outcome) => outcome !== delivered).length;
+    if (open > 0) log.warn('not all messages were delivered', { messages: outcomes.length, open });
+    return outcomes;
+  },
+};

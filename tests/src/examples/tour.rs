@@ -1,0 +1,80 @@
+//! From nothing to a delivered message, by the clock: what a reader of each README sees, and how long it takes.
+
+use super::readme::{Readme, Shell};
+use super::{ALL, Example, Language, build};
+use crate::places;
+use crate::receiver::Receiver;
+use anyhow::{Context, Result, ensure};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What the READMEs send a message to.
+const RECEIVER: &str = "127.0.0.1:8080";
+
+/// Goes through the examples of one language, or all, and prints a transcript.
+///
+/// # Errors
+/// If a command fails, the contract is broken, or the message does not arrive.
+pub fn tour(only: Option<Language>) -> Result<()> {
+    let mut summary = String::new();
+    for example in ALL.iter().filter(|example| only.is_none_or(|only| only == example.language)) {
+        if let Some(what) = build::lacks(example.language) {
+            println!("{}: SKIPPED, {what}\n", example.name);
+            continue;
+        }
+        if matches!(example.language, Language::C | Language::Go) {
+            build::tools()?;
+        }
+        println!("# {}", example.name);
+        let [built, tested, delivered] = one(example).with_context(|| format!("the tour of {} ended early", example.name))?;
+        println!();
+        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        writeln!(summary, "{:<12} {:>9} {:>9} {:>9}", example.name, seconds(built), seconds(tested), seconds(delivered))?;
+    }
+    print!("{:<12} {:>9} {:>9} {:>9}\n{summary}", "since new", "built", "contract", "delivered");
+    Ok(())
+}
+
+/// The times since the beginning at which it was built and tested, held against the contract, and had delivered a message.
+fn one(example: &Example) -> Result<[Duration; 3]> {
+    let parent = super::home()?.join("tour");
+    let folder = parent.join(example.name);
+    build::remove(&folder)?;
+    fs::create_dir_all(&parent)?;
+    let (start, since) = (Instant::now(), SystemTime::now());
+    Shell::new(&parent)?.by_the_clock(since).run(&format!("outhaul {}\ncd {}", example.arguments().join(" "), example.name))?;
+    let (readme, shell) = (Readme::of(&folder)?, Shell::new(&folder)?.by_the_clock(since));
+    shell.run(&readme.block("Build and test", "sh")?)?;
+    let built = start.elapsed();
+    shell.run(&readme.block("Hold it against the contract", "sh")?)?;
+    let tested = start.elapsed();
+    deliver(example, &readme, &shell, &folder, None)?;
+    Ok([built, tested, start.elapsed()])
+}
+
+/// Follows the section `Run` in a folder, with a receiver that says 204. `cache`: where compiled components are kept, if not where they
+/// always are.
+///
+/// # Errors
+/// If a command fails, or the message does not arrive as the README has it.
+pub fn deliver(example: &Example, readme: &Readme, shell: &Shell, folder: &Path, cache: Option<&Path>) -> Result<()> {
+    let receiver = Receiver::accepting()?;
+    let blocks = readme.blocks("Run", "sh");
+    let [install, run] = &blocks[..] else { anyhow::bail!("`## Run` has {} blocks of commands instead of two", blocks.len()) };
+    shell.run(install)?;
+    fs::copy(places::plugins()?.join(example.companion()), folder.join("plugins").join(example.companion()))?;
+    let mut config = readme.block("Run", "toml")?;
+    ensure!(config.contains(RECEIVER) && config.contains("dir = \"plugins\"\n"), "`## Run` has another configuration: {config}");
+    config = config.replace(RECEIVER, &receiver.address().to_string());
+    if let Some(cache) = cache {
+        config = config.replace("dir = \"plugins\"\n", &format!("dir = \"plugins\"\ncache = {:?}\n", cache));
+    }
+    fs::write(folder.join("outhaul.toml"), config)?;
+    shell.run(run)?;
+    let requests = receiver.requests();
+    let bodies: Vec<_> = requests.iter().map(|request| String::from_utf8_lossy(&request.body)).collect();
+    ensure!(bodies == [r#"{"total": 5}"#], "the receiver got {bodies:?}");
+    Ok(())
+}
