@@ -174,13 +174,13 @@ fn for_each_wrong_storage_the_clauses_that_it_breaks_are_named() -> Result<()> {
 
 #[test]
 fn an_adapter_that_hangs_panics_or_floods_fails_its_clause_in_the_words_of_the_host() -> Result<()> {
-    for (fault, told) in [
-        ("hangs", "claim was ended: its time was over"),
-        ("panics", "claim panicked (unreachable code)"),
-        ("floods", "claim handed over more than 64 MiB at once (limits.returned_bytes)"),
+    for (fault, timeout, told) in [
+        ("hangs", "500ms", "claim was ended: its time was over"),
+        ("panics", "20s", "claim panicked (unreachable code)"),
+        ("floods", "20s", "claim handed over more than 64 MiB at once (limits.returned_bytes)"),
     ] {
         let set = format!("fault = {fault:?}");
-        let tested = Tested::of(&wrong_storage()?, &["--set", &set, "--clause", "storage.empty-claim", "--call-timeout", "500ms"])?;
+        let tested = Tested::of(&wrong_storage()?, &["--set", &set, "--clause", "storage.empty-claim", "--call-timeout", timeout])?;
         let failed = tested.with("failed", "seen");
         assert_eq!((tested.code, failed.len()), (1, 1), "{fault}: {failed:?}");
         assert!(failed[0].1.contains(told), "{fault}: {failed:?}");
