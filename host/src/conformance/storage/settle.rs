@@ -220,7 +220,7 @@ async fn atomic(stage: &Stage) -> Checked {
         let before = observer.stats().await?.pending;
         stage.insert_of(&host, None, &["p"; ROWS]).await?;
         let held = ids(&host.claim_all(&ClaimRequest { limit: 1000, ..by("a") }).await?.batch);
-        let verdict = |group: usize| if group % 2 == 0 { Verdict::Delivered } else { Verdict::Dead(failure()) };
+        let verdict = |group: usize| if group.is_multiple_of(2) { Verdict::Delivered } else { Verdict::Dead(failure()) };
         let groups = held.chunks(held.len().div_ceil(GROUPS).max(1)).enumerate();
         let settlements: Vec<Settlement> = groups.map(|(group, ids)| settlement(verdict(group), ids)).collect();
         let all = before + u64::try_from(held.len()).unwrap_or(u64::MAX);
