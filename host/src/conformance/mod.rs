@@ -80,7 +80,7 @@ pub(crate) async fn test(
             let theatre = Theatre::new(subject, commands.insert).await?;
             let entries = run(&theatre, clauses, tell).await;
             if let Err(stop) = theatre.clear().await {
-                return Err(TestError::NotCleared(format!("{stop:?}")));
+                return Err(TestError::NotCleared(stop.to_string()));
             }
             Ok(Report::of(&theatre.subject.setup, entries))
         }

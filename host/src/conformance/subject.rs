@@ -56,7 +56,6 @@ impl Subject {
     }
 }
 
-#[expect(dead_code, reason = "for the clauses for storages, which come next")]
 /// An open storage, and its databases as this host sees them: with connections of its own, as another process would have.
 #[derive(Clone)]
 pub(crate) struct OpenStorage {
