@@ -57,6 +57,11 @@ impl JsonMessage {
         serde_json::from_str(line).map_err(|error| error.to_string().replace(" at line 1 column ", " at column "))
     }
 
+    /// Whether it says its id.
+    pub(super) fn has_id(&self) -> bool {
+        self.id.as_deref().is_some_and(|id| !id.is_empty())
+    }
+
     /// Appends it to a batch.
     pub(crate) fn push_to(&self, batch: &mut Batch) -> Result<(), String> {
         if self.topic.is_empty() {

@@ -13,13 +13,15 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     let groups =
         [(workspace.packages_under("plugins"), workspace.plugins()), (workspace.packages_under("tests/fixtures"), workspace.fixtures())];
     step("build the adapters and the fixtures", || {
-        let mut line = vec!["build", "--target", GUEST_TARGET, "--profile", PROFILE];
-        for package in groups.iter().flat_map(|(packages, _)| packages) {
-            line.extend(["--package", package]);
-        }
-        workspace.cargo(line)?;
         let built = workspace.target.join(GUEST_TARGET).join(PROFILE);
+        // Each group by itself, and put in place at once: a fixture may link an adapter's library without the exports that the adapter is
+        // built with, and cargo writes both to one file.
         for (packages, folder) in &groups {
+            let mut line = vec!["build", "--target", GUEST_TARGET, "--profile", PROFILE];
+            for package in packages {
+                line.extend(["--package", package]);
+            }
+            workspace.cargo(line)?;
             fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
             for package in packages {
                 let component = built.join(format!("{}.wasm", package.replace('-', "_")));

@@ -10,6 +10,7 @@ mod message;
 mod output;
 mod pin;
 mod plugin;
+mod plugin_drive;
 mod plugin_test;
 mod pull;
 mod purge;
@@ -20,6 +21,7 @@ mod stats;
 mod storage;
 
 use crate::app::App;
+use crate::config::model::Log;
 use crate::config::{self, Config};
 use crate::logging;
 use clap::{Parser, Subcommand};
@@ -84,7 +86,8 @@ impl Command {
     /// Whether stdout is to have one JSON document.
     fn is_json(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Schema(_) | Self::Plugin(plugin::Command::New(_)) => false,
+            Self::Run(_) | Self::Schema(_) => false,
+            Self::Plugin(plugin::Command::New(_) | plugin::Command::Drive(_)) => false,
             Self::Drain(args) => args.json,
             Self::Check(args) => args.json,
             Self::Enqueue(args) => args.json,
@@ -138,6 +141,10 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Plugin(plugin::Command::Inspect(args)) => plugin::inspect(args).await,
         Command::Plugin(plugin::Command::New(args)) => plugin::new(&args),
         Command::Plugin(plugin::Command::Test(args)) => plugin_test::run(args).await,
+        Command::Plugin(plugin::Command::Drive(args)) => {
+            start_quiet_log()?;
+            plugin_drive::run(args).await
+        }
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
@@ -170,6 +177,11 @@ fn load(file: &std::path::Path, quiet: Quiet) -> Result<Config, CommandError> {
     let config = config::load(file)?;
     start_log(&config, quiet)?;
     Ok(config)
+}
+
+/// The log of a command that has no configuration.
+fn start_quiet_log() -> CommandResult {
+    logging::init(&Log { filter: "warn".to_owned(), json: false }).map_err(CommandError::usage)
 }
 
 fn start_log(config: &Config, quiet: Quiet) -> CommandResult {
@@ -219,6 +231,7 @@ mod tests {
             "outhaul plugin new --lang c x",
             "outhaul plugin pin",
             "outhaul plugin pin --check --json",
+            "outhaul plugin drive x.wasm --set table='t' --secret a=A --database sqlite:x.db",
             "outhaul plugin pull ghcr.io/a/b:1 --resolve --name b --json",
             "outhaul plugin test x.wasm --set a=1 --secret k=KEY --allow-host h:1 --call-timeout 1s --clause storage.limit --json",
             "outhaul plugin test --list --json",

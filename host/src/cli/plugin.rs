@@ -2,7 +2,7 @@
 
 use super::error::CommandError;
 use super::running::{self, Running};
-use super::{CommandResult, output, pin, plugin_test, pull};
+use super::{CommandResult, output, pin, plugin_drive, plugin_test, pull};
 use crate::app::inventory::Document;
 use crate::config::Config;
 use crate::oci::{Pinned, Registries};
@@ -23,6 +23,7 @@ pub(super) enum Command {
     Pin(pin::Args),
     Pull(pull::Args),
     Test(plugin_test::Args),
+    Drive(plugin_drive::Args),
 }
 
 /// List the plugin directory (world, version, size, hash, and which adapters use each), and what a running host makes of it.

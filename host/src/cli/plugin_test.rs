@@ -4,7 +4,7 @@ use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::conformance::report::{Entry, Report, Verdict};
 use crate::conformance::setup::SetupArgs;
-use crate::conformance::{self, TestError};
+use crate::conformance::{self, Commands, TestError};
 use std::path::PathBuf;
 
 /// Longest text of a clause that is shown: some quote what an adapter has written.
@@ -21,12 +21,19 @@ Examples:
   outhaul plugin test my-storage.wasm --set 'table = \"events\"' --clause storage.leased-head
   outhaul plugin test postgres-storage.wasm --database postgres://me@localhost/conformance
   outhaul plugin test my-storage.wasm --insert-command './insert.py'
+  outhaul plugin test my-publisher.wasm --set 'url = \"{destination}/\"'
   outhaul plugin test --list
 
 Storages: without --database, each clause gets a SQLite file of its own. A database that is named must be empty: everything in it is
 dropped before each clause. In the settings, {clause} stands for a number that no other clause gets. A storage without storage-admin
 is filled by --insert-command, a line for sh: it gets messages on stdin (a JSON object a line, as `outhaul enqueue --jsonl` takes them),
 OUTHAUL_DATABASE in its environment, and prints the id of each message on a line. It is run once without messages, to make the table.
+
+Publishers: each clause has a destination of its own, which answers by a script: an HTTP server of the kit, or --destination-command, a
+line for sh. {destination} in the settings stands for its address (http://127.0.0.1:PORT, or what the command says), which is granted
+besides. A destination's command speaks JSON lines: first it says {\"address\", \"answers\", \"shows\"}; {\"script\": {ID: [{\"answer\": WORD}]}} is
+answered with {}, \"received\" with {\"received\": [{\"id\", \"carries_id\", \"payload\", \"headers\", \"how\", \"accepted\"}]}. Answers: accept,
+unavailable, throttled, invalid, too_large, gone, unauthorized, silent, broken; it shows tombstones, binary_headers or neither.
 
 A file conformance.toml beside the component says what need not be said each time:
   [test]
@@ -52,20 +59,24 @@ pub(super) struct Args {
     /// For a storage without storage-admin: a command that inserts messages.
     #[arg(long, value_name = "COMMAND")]
     insert_command: Option<String>,
+    /// For a publisher of another protocol than HTTP: a command that is its destination.
+    #[arg(long, value_name = "COMMAND")]
+    destination_command: Option<String>,
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
 }
 
 pub(super) async fn run(args: Args) -> CommandResult {
-    let Args { file, setup, clauses, list, insert_command, json } = args;
+    let Args { file, setup, clauses, list, insert_command, destination_command, json } = args;
     let Some(file) = file.filter(|_| !list) else { return show_list(json) };
     let mut place = 0;
     let tell = |entry: &Entry, count: usize| {
         place += 1;
         output::note(&format!("{place:>3}/{count} {} {:<7} {} ms", entry.id, entry.verdict.as_str(), entry.ms));
     };
-    let report = conformance::test(file, setup, insert_command, &clauses, tell).await?;
+    let commands = Commands { insert: insert_command, destination: destination_command };
+    let report = conformance::test(file, setup, commands, &clauses, tell).await?;
     if json {
         output::json(&report)?;
     } else {

@@ -37,6 +37,15 @@ impl Stop {
     }
 }
 
+impl std::fmt::Display for Stop {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed { expected, seen } => write!(out, "expected {expected}; seen: {seen}"),
+            Self::Skipped(why) => out.write_str(why),
+        }
+    }
+}
+
 /// That something is so; `seen` tells what is so instead.
 pub(crate) fn expect(is_so: bool, expected: impl Into<String>, seen: impl FnOnce() -> String) -> Checked {
     if is_so { Ok(()) } else { Err(Stop::failed(expected, seen())) }

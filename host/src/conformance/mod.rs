@@ -1,9 +1,12 @@
 //! The conformance kit: the contract of `wit/outbox.wit`, looked at clause by clause in a component that nobody trusts.
 //!
 //! [`setup`] reads what is said of the component, [`subject`] compiles it and opens it as a host does, [`clause`] is a clause and how
-//! clauses are run, [`report`] is what came of them. The clauses themselves are in [`storage`].
+//! clauses are run, [`report`] is what came of them. The clauses themselves are in [`storage`] and
+//! [`publisher`], which looks at a publisher from its [`destination`].
 
 mod clause;
+mod destination;
+mod publisher;
 pub(crate) mod report;
 pub(crate) mod setup;
 mod stall;
@@ -31,7 +34,8 @@ fn listed<S>(clause: &Clause<S>) -> Listed {
 
 /// Every clause that there is.
 pub(crate) fn clauses() -> Vec<Listed> {
-    storage::clauses().into_iter().map(listed).collect()
+    let storages = storage::clauses().into_iter().map(listed);
+    storages.chain(publisher::clauses().into_iter().map(listed)).collect()
 }
 
 /// Why nothing was tested.
@@ -44,12 +48,18 @@ pub(crate) enum TestError {
     /// No clause has such an id.
     #[error("--clause {0}: there is no such clause for a {1}; `outhaul plugin test --list` shows all")]
     NoSuchClause(String, &'static str),
-    /// There are no clauses for it yet.
-    #[error("{0} is a publisher: there are clauses for storages only")]
-    Publisher(String),
     /// The database that was named is not as it was found.
     #[error("the database could not be emptied at the end: {0}")]
     NotCleared(String),
+}
+
+/// Programs beside the kit, each a line for `sh`.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// For a storage that cannot insert: inserts messages.
+    pub(crate) insert: Option<String>,
+    /// For a publisher of another protocol than HTTP: a destination.
+    pub(crate) destination: Option<String>,
 }
 
 /// Runs the clauses for what the component is, or those of them that are named; `tell` is called with what came of each, and with how many
@@ -60,21 +70,26 @@ pub(crate) enum TestError {
 pub(crate) async fn test(
     file: PathBuf,
     args: SetupArgs,
-    insert_command: Option<String>,
+    commands: Commands,
     only: &[String],
     tell: impl FnMut(&Entry, usize),
 ) -> Result<Report, TestError> {
     match Subject::load(Setup::read(file, args).await?).await? {
         Subject::Storage(subject) => {
             let clauses = chosen(storage::clauses(), only, "storage")?;
-            let theatre = Theatre::new(subject, insert_command).await?;
+            let theatre = Theatre::new(subject, commands.insert).await?;
             let entries = run(&theatre, clauses, tell).await;
             if let Err(stop) = theatre.clear().await {
-                return Err(TestError::NotCleared(format!("{stop:?}")));
+                return Err(TestError::NotCleared(stop.to_string()));
             }
             Ok(Report::of(&theatre.subject.setup, entries))
         }
-        Subject::Publisher(subject) => Err(TestError::Publisher(subject.setup.inspection.file.display().to_string())),
+        Subject::Publisher(subject) => {
+            let clauses = chosen(publisher::clauses(), only, "publisher")?;
+            let theatre = publisher::Theatre::new(subject, commands.destination).await?;
+            let entries = run(&theatre, clauses, tell).await;
+            Ok(Report::of(&theatre.subject.setup, entries))
+        }
     }
 }
 

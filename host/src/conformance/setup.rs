@@ -103,7 +103,6 @@ pub(crate) struct Defaults {
     /// `--insert-command`
     pub(crate) insert_command: Option<String>,
     /// `--destination-command`
-    #[expect(dead_code, reason = "for the clauses for publishers, which come next")]
     pub(crate) destination_command: Option<String>,
 }
 
@@ -186,13 +185,44 @@ impl Setup {
         Ok(Self { inspection, kind, defaults, folder, plugin, settings: merged, database, secrets, allow_hosts, call_timeout })
     }
 
+    /// The adapter's own settings.
+    pub(crate) fn settings(&self) -> &Table {
+        &self.settings
+    }
+
+    /// The values of the secrets that it was given, as far as they are set.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = String> {
+        self.secrets.iter().filter_map(|(_, variable)| std::env::var(variable).ok())
+    }
+
+    /// The adapter's own settings, with those of `over` in their place or besides.
+    pub(crate) fn settings_with(&self, over: Table) -> Table {
+        let mut settings = self.settings.clone();
+        merge(&mut settings, over);
+        settings
+    }
+
     /// The configuration of a host that runs the component. In the settings, each of `fill` is put where its name stands in braces;
     /// `reach` is granted besides.
     ///
     /// # Errors
     /// Everything that is refused.
     pub(crate) fn configure(&self, database: Option<&str>, fill: &[(&str, &str)], reach: &[String]) -> Result<Config, SetupError> {
-        let mut config = Value::Table(self.settings.clone());
+        self.configure_as(self.settings.clone(), database, fill, reach)
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// Everything that is refused.
+    pub(crate) fn configure_as(
+        &self,
+        settings: Table,
+        database: Option<&str>,
+        fill: &[(&str, &str)],
+        reach: &[String],
+    ) -> Result<Config, SetupError> {
+        let mut config = Value::Table(settings);
         put(&mut config, fill);
         let texts = |texts: &mut dyn Iterator<Item = &String>| Value::Array(texts.map(|text| Value::from(text.as_str())).collect());
         let timeout = humantime::format_duration(self.call_timeout).to_string();

@@ -6,6 +6,7 @@ use crate::plugin::{Origin, PluginHost, PluginHostOptions, PreparedPublisher, Pr
 use crate::sql::Databases;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use toml::Table;
 
 /// A storage under test.
 pub(crate) struct StorageSubject {
@@ -55,7 +56,6 @@ impl Subject {
     }
 }
 
-#[expect(dead_code, reason = "for the clauses for storages, which come next")]
 /// An open storage, and its databases as this host sees them: with connections of its own, as another process would have.
 #[derive(Clone)]
 pub(crate) struct OpenStorage {
@@ -69,7 +69,21 @@ impl StorageSubject {
     /// # Errors
     /// If it does not open.
     pub(crate) async fn open(&self, database: &str, fill: &[(&str, &str)], skew: Skew) -> Result<OpenStorage, SetupError> {
-        let config = self.setup.configure(Some(database), fill, &[])?;
+        self.open_as(self.setup.settings().clone(), database, fill, skew).await
+    }
+
+    /// The same with other settings.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open_as(
+        &self,
+        settings: Table,
+        database: &str,
+        fill: &[(&str, &str)],
+        skew: Skew,
+    ) -> Result<OpenStorage, SetupError> {
+        let config = self.setup.configure_as(settings, Some(database), fill, &[])?;
         let databases = Databases::new(&config.databases, &config.secrets);
         let host = self.host.elsewhere(databases.clone(), skew);
         let adapter = config.storages.into_values().next().ok_or_else(|| SetupError::Refused(vec!["there is no storage".to_owned()]))?;
@@ -78,14 +92,18 @@ impl StorageSubject {
     }
 }
 
-#[expect(dead_code, reason = "for the clauses for publishers, which come next")]
 impl PublisherSubject {
-    /// Opens it with `fill` in its settings, able to reach `reach` besides what it was granted.
+    /// Opens it with these settings and `fill` in them, able to reach `reach` besides what it was granted.
     ///
     /// # Errors
     /// If it does not open.
-    pub(crate) async fn open(&self, fill: &[(&str, &str)], reach: &[String]) -> Result<Arc<PublisherPlugin>, SetupError> {
-        let config = self.setup.configure(None, fill, reach)?;
+    pub(crate) async fn open_as(
+        &self,
+        settings: Table,
+        fill: &[(&str, &str)],
+        reach: &[String],
+    ) -> Result<Arc<PublisherPlugin>, SetupError> {
+        let config = self.setup.configure_as(settings, None, fill, reach)?;
         let publisher = config.publishers.into_values().next();
         let publisher = publisher.ok_or_else(|| SetupError::Refused(vec!["there is no publisher".to_owned()]))?;
         Ok(self.host.open_publisher(&self.prepared, Origin::first(&self.setup.folder), &publisher).await?)

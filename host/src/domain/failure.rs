@@ -66,6 +66,25 @@ impl FailureCode {
         }
     }
 
+    /// The code of a stable word; any other word is a code of its own.
+    #[must_use]
+    pub fn from_word(word: &str) -> Self {
+        const WORDS: [FailureCode; 11] = [
+            FailureCode::Network,
+            FailureCode::Timeout,
+            FailureCode::Throttled,
+            FailureCode::Unavailable,
+            FailureCode::Unauthorized,
+            FailureCode::InvalidMessage,
+            FailureCode::TooLarge,
+            FailureCode::DestinationGone,
+            FailureCode::InvalidConfiguration,
+            FailureCode::SigningUnavailable,
+            FailureCode::Integrity,
+        ];
+        WORDS.into_iter().find(|code| code.as_str() == word).unwrap_or_else(|| Self::Other(word.to_owned()))
+    }
+
     /// Whether an attempt that failed so, and may be tried again, says that no message gets through at present, rather than that
     /// one message is bad: the destination is down, or what is needed to reach it (a grant, a secret, credentials) is missing.
     #[must_use]
@@ -105,3 +124,20 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_read_back_from_their_words() {
+        for word in ["network", "timeout", "throttled", "unavailable", "unauthorized", "invalid-message", "too-large", "destination-gone"] {
+            let code = FailureCode::from_word(word);
+            assert!(code.as_str() == word && !matches!(code, FailureCode::Other(_)), "{word}");
+        }
+        for word in ["invalid-configuration", "signing-unavailable", "integrity"] {
+            assert!(!matches!(FailureCode::from_word(word), FailureCode::Other(_)), "{word}");
+        }
+        assert_eq!(FailureCode::from_word("http-404"), FailureCode::Other("http-404".into()));
+    }
+}

@@ -7,7 +7,7 @@
 
 mod admin;
 mod claim;
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(target_arch = "wasm32", feature = "component"))]
 mod component;
 mod inspect;
 mod layout;

@@ -47,9 +47,9 @@ impl IdKind {
             Self::Integer => {
                 let mut numbers = Vec::with_capacity(ids.len());
                 for text in texts {
-                    match text.parse() {
-                        Ok(number) => numbers.push(number),
-                        Err(_) => others.push(text.to_owned()),
+                    match number(text) {
+                        Some(number) => numbers.push(number),
+                        None => others.push(text.to_owned()),
                     }
                 }
                 (Value::Integers(numbers), others)
@@ -66,7 +66,7 @@ impl IdKind {
     #[must_use]
     pub fn takes(self, id: &str) -> bool {
         match self {
-            Self::Integer => id.parse::<i64>().is_ok(),
+            Self::Integer => number(id).is_some(),
             Self::Text => true,
             Self::Uuid => is_uuid(id),
         }
@@ -76,7 +76,7 @@ impl IdKind {
     #[must_use]
     pub fn value(self, id: &str) -> Value {
         match self {
-            Self::Integer => id.parse().map_or(Value::Null, Value::Integer),
+            Self::Integer => number(id).map_or(Value::Null, Value::Integer),
             Self::Text | Self::Uuid => Value::Text(id.to_owned()),
         }
     }
@@ -98,6 +98,16 @@ impl IdKind {
         }
         all
     }
+}
+
+/// The number that a text is, written as ids are handed out: `07` and `+7` are not the row 7.
+fn number(text: &str) -> Option<i64> {
+    let is_printed = match text.strip_prefix('-').unwrap_or(text).as_bytes() {
+        [b'0'] => text.len() == 1,
+        [b'1'..=b'9', ..] => true,
+        _ => false,
+    };
+    if is_printed { text.parse().ok() } else { None }
 }
 
 /// Whether the text is a UUID as databases print it. They read other spellings too, but never hand them out.
@@ -177,5 +187,15 @@ mod tests {
         assert!(matches!(value, Value::Texts(ids) if ids.len() == 1 && ids.text(0) == Some(uuid)));
         assert_eq!(others.len(), 4);
         assert!(IdKind::Text.parameter(&given).1.is_empty());
+    }
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        for id in ["0", "7", "70", "-7", "9223372036854775807", "-9223372036854775808"] {
+            assert_eq!(number(id).map(|number| number.to_string()).as_deref(), Some(id));
+        }
+        for id in ["", "-", "07", "+7", " 7", "7 ", "-0", "00", "-07", "7.0", "1e3", "9223372036854775808"] {
+            assert!(number(id).is_none() && !IdKind::Integer.takes(id), "{id}");
+        }
     }
 }

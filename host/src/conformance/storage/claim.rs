@@ -1,20 +1,46 @@
-//! What a claim returns.
+//! What a claim returns: how much, and in which order.
 
-use super::stage::{Stage, by, claimed_nothing, ids, message};
-use crate::conformance::clause::{Checked, Clause, expect, same};
+use super::stage::{Stage, by, claimed_exactly, claimed_nothing, ids, message, payloads, settlement};
+use crate::conformance::clause::{Checked, Clause, Stop, expect, same};
+use crate::domain::Verdict;
+use crate::ports::ClaimRequest;
 
 pub(super) static CLAUSES: &[Clause<Stage>] = &[
     Clause {
         id: "storage.empty-claim",
         title: "a claim of an empty table returns nothing",
-        demands: "claim: \"An empty batch means that nothing is due\"",
+        demands: "claim: \"An empty batch means that nothing is due that can be had now\"",
         check: |stage| Box::pin(empty_claim(stage)),
     },
     Clause {
         id: "storage.order-in-batch",
-        title: "a batch is in the order of insertion",
+        title: "a batch has the messages of a key in the order of insertion",
         demands: "batch: \"for one key, the order of insertion\"",
         check: |stage| Box::pin(order_in_batch(stage)),
+    },
+    Clause {
+        id: "storage.order-across-claims",
+        title: "from claim to claim, the messages of a key come in the order of insertion",
+        demands: "claim: \"With strict order, a key's rows are claimed in insertion order\"",
+        check: |stage| Box::pin(order_across_claims(stage)),
+    },
+    Clause {
+        id: "storage.limit",
+        title: "a claim returns at most `limit` rows, and leases no others",
+        demands: "claim-request: \"At most so many rows\"",
+        check: |stage| Box::pin(limit(stage)),
+    },
+    Clause {
+        id: "storage.max-bytes",
+        title: "a claim returns at most `max-bytes`, or else one row",
+        demands: "claim-request: \"At most so many bytes, headers and keys included (the first row may be larger)\"",
+        check: |stage| Box::pin(max_bytes(stage)),
+    },
+    Clause {
+        id: "storage.max-message-bytes",
+        title: "a row over `max-message-bytes` ends dead and is reported, and lets the others go",
+        demands: "claim-request: \"A row with more bytes than this ends dead instead of being claimed\"",
+        check: |stage| Box::pin(max_message_bytes(stage)),
     },
 ];
 
@@ -34,4 +60,82 @@ async fn order_in_batch(stage: &Stage) -> Checked {
     let seen = ids(&claimed.batch);
     expect(!seen.is_empty(), "a batch that begins with the first message of the key", || "an empty batch".to_owned())?;
     same("the ids of the batch", &seen, &inserted.into_iter().take(seen.len()).collect())
+}
+
+async fn order_across_claims(stage: &Stage) -> Checked {
+    let host = stage.host().await?;
+    host.needs_strict_order()?;
+    let numbers: Vec<String> = (0..24).map(|number| number.to_string()).collect();
+    let messages = numbers.iter().enumerate().map(|(place, number)| message(Some(if place % 2 == 0 { "j" } else { "k" }), number));
+    stage.insert(&host, &messages.collect::<Vec<_>>()).await?;
+    let mut seen: [Vec<String>; 2] = Default::default();
+    for _ in 0..=numbers.len() {
+        let claimed = host.claim(&ClaimRequest { limit: 5, ..by("a") }).await?;
+        for message in claimed.batch.messages() {
+            let [of_j, of_k] = &mut seen;
+            let of_key = if message.key() == Some("j") { of_j } else { of_k };
+            of_key.push(String::from_utf8_lossy(message.payload().unwrap_or_default()).into_owned());
+        }
+        let delivered = settlement(Verdict::Delivered, ids(&claimed.batch));
+        if !claimed.batch.is_empty() {
+            host.settle("a", &[delivered]).await?;
+        }
+    }
+    let expected = [0, 1].map(|first| numbers.iter().skip(first).step_by(2).cloned().collect());
+    same("what was claimed of two keys, one after the other", &seen, &expected)
+}
+
+async fn limit(stage: &Stage) -> Checked {
+    let host = stage.host().await?;
+    stage.insert_of(&host, None, &["0", "1", "2", "3", "4"]).await?;
+    let request = ClaimRequest { limit: 2, ..by("a") };
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let claimed = host.claim(&request).await?;
+        expect(claimed.batch.len() <= 2, "at most 2 rows", || format!("{} rows", claimed.batch.len()))?;
+        seen.extend(payloads(&claimed.batch));
+    }
+    seen.sort_unstable();
+    // A row that was leased beyond the limit would not be among them.
+    same("the messages of all claims", &seen, &["0", "1", "2", "3", "4"].map(str::to_owned).to_vec())
+}
+
+async fn max_bytes(stage: &Stage) -> Checked {
+    const ROW: usize = 10_000;
+    const MOST: u64 = 25_000;
+    let host = stage.host().await?;
+    let payload = "x".repeat(ROW);
+    stage.insert_of(&host, None, &[payload.as_str(); 6]).await?;
+    let request = ClaimRequest { max_bytes: MOST, ..by("a") };
+    let mut found = 0;
+    while found < 5 {
+        let claimed = host.claim(&request).await?;
+        let rows = claimed.batch.len();
+        let bytes: usize = claimed.batch.messages().map(|message| message.payload().map_or(0, <[u8]>::len)).sum();
+        let fits = rows == 1 || u64::try_from(bytes).unwrap_or(u64::MAX) <= MOST;
+        expect(rows > 0 && fits, format!("some of the rows of {ROW} bytes, at most {MOST} bytes in all"), || {
+            format!("{rows} rows of {bytes} bytes in all, after {found} of 6 rows")
+        })?;
+        found += rows;
+        if found == 4 {
+            break;
+        }
+    }
+    let claimed = host.claim(&ClaimRequest { max_bytes: 1, ..by("a") }).await?;
+    expect(claimed.batch.len() == 1, format!("with max-bytes = 1: one row, of {ROW} bytes"), || format!("{} rows", claimed.batch.len()))
+}
+
+async fn max_message_bytes(stage: &Stage) -> Checked {
+    const MOST: u64 = 50_000;
+    let host = stage.host().await?;
+    let large = "x".repeat(100_000);
+    let inserted = stage.insert_of(&host, Some("k"), &[&large, "behind it"]).await?;
+    stage.insert_of(&host, None, &["beside it"]).await?;
+    let claimed = host.claim_all(&ClaimRequest { max_message_bytes: MOST, ..by("a") }).await?;
+    let refused: Vec<&String> = claimed.refused.iter().map(|(id, _)| id).collect();
+    let large_id = inserted.first().ok_or_else(|| Stop::failed("two ids", "none"))?;
+    let expected = format!("the id {large_id} of the row of {} bytes among `refused`, where max-message-bytes is {MOST}", large.len());
+    expect(refused == [large_id], expected, || format!("refused: {refused:?}; claimed: {} rows", claimed.batch.len()))?;
+    claimed_exactly("of the others", &crate::ports::Claimed { refused: Vec::new(), ..claimed }, &["behind it", "beside it"])?;
+    claimed_nothing("once it was refused, also with a larger limit", &host.claim(&by("b")).await?)
 }

@@ -1,14 +1,24 @@
 //! The clauses for storages, and the stages that they are looked at on.
 
+mod admin;
+mod browse;
 mod claim;
+mod content;
 mod insert;
+mod late;
+mod lease;
+mod order;
 mod place;
-#[expect(dead_code, reason = "for the clauses that come next")]
+mod race;
+mod settle;
 mod stage;
+mod stats;
 
 use super::clause::{Clause, Stages, Stop};
 use super::setup::SetupError;
 use super::subject::StorageSubject;
+use crate::domain::Batch;
+use crate::plugin::Skew;
 use place::Places;
 use stage::Stage;
 use std::sync::Arc;
@@ -16,7 +26,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every clause, in the order in which they are run and told.
 pub(crate) fn clauses() -> Vec<&'static Clause<Stage>> {
-    [claim::CLAUSES].into_iter().flatten().collect()
+    let groups = [
+        claim::CLAUSES,
+        content::CLAUSES,
+        lease::CLAUSES,
+        settle::CLAUSES,
+        late::CLAUSES,
+        order::CLAUSES,
+        race::CLAUSES,
+        stats::CLAUSES,
+        admin::CLAUSES,
+        browse::CLAUSES,
+    ];
+    groups.into_iter().flatten().collect()
 }
 
 /// Sets stages for clauses.
@@ -35,6 +57,7 @@ impl Theatre {
     pub(crate) async fn new(subject: StorageSubject, insert_command: Option<String>) -> Result<Self, SetupError> {
         let insert_command = insert_command.or_else(|| subject.setup.defaults.insert_command.clone());
         let places = Places::new(subject.setup.database.as_deref(), &subject).await?;
+        rehearse(&subject, &places, insert_command.as_deref()).await?;
         Ok(Self { subject: Arc::new(subject), places, insert_command, number: AtomicU64::new(0) })
     }
 
@@ -45,6 +68,16 @@ impl Theatre {
     pub(crate) async fn clear(&self) -> Result<(), Stop> {
         self.places.clear(&self.subject).await
     }
+}
+
+/// Opens the storage on a database of its own, and nothing else.
+async fn rehearse(subject: &StorageSubject, places: &Places, insert_command: Option<&str>) -> Result<(), SetupError> {
+    let refused = |stop: Stop| SetupError::Refused(vec![stop.to_string()]);
+    let place = places.set(subject).await.map_err(refused)?;
+    if let Some(command) = insert_command {
+        insert::by_command(command, &place.url, &Batch::default()).await.map_err(refused)?;
+    }
+    subject.open(&place.url, &[("clause", "0")], Skew::None).await.map(|_| ())
 }
 
 impl Stages for Theatre {
@@ -58,5 +91,19 @@ impl Stages for Theatre {
 
     fn at_once(&self) -> usize {
         self.places.at_once()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_clause_has_a_name_of_its_own_and_says_what_it_demands() {
+        let clauses = clauses();
+        let ids: BTreeSet<&str> = clauses.iter().map(|clause| clause.id).collect();
+        assert_eq!(ids.len(), clauses.len());
+        assert!(clauses.iter().all(|clause| clause.id.starts_with("storage.") && !clause.demands.is_empty()));
     }
 }

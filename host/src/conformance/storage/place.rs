@@ -31,16 +31,30 @@ const COUNT_SQLITE: &str = "SELECT count(*) FROM sqlite_master";
 /// The database of one clause.
 pub(crate) struct Place {
     pub(crate) url: String,
-    /// Goes with the place.
-    _folder: Option<TempDir>,
+    /// Of a file: goes with the place.
+    folder: Option<TempDir>,
+}
+
+impl Place {
+    /// Another one like it; where there is one only, the same, emptied.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) async fn again(&self, subject: &StorageSubject) -> Result<Self, Stop> {
+        if self.folder.is_some() {
+            return Places::Files.set(subject).await;
+        }
+        let database = Database::of(subject, &self.url).map_err(|error| unusable(error.to_string()))?;
+        Places::Given(self.url.clone(), database).set(subject).await
+    }
 }
 
 /// Where the databases of the clauses are.
 pub(crate) enum Places {
     /// New files.
     Files,
-    /// One that the operator has named.
-    Given(String),
+    /// One that the operator has named: its URL, and the kit's own connections to it.
+    Given(String, Database),
 }
 
 impl Places {
@@ -56,7 +70,7 @@ impl Places {
         }
         let here = Database::of(subject, url)?;
         match here.objects().await.map_err(|error| refused(error.to_string()))? {
-            0 => Ok(Self::Given(url.to_owned())),
+            0 => Ok(Self::Given(url.to_owned(), here)),
             objects => Err(refused(format!(
                 "is not empty ({objects} tables, indexes and the like): everything in it would be dropped for each clause, so name a database \
                  that was made for this"
@@ -68,7 +82,7 @@ impl Places {
     pub(crate) fn at_once(&self) -> usize {
         match self {
             Self::Files => 2,
-            Self::Given(_) => 1,
+            Self::Given(..) => 1,
         }
     }
 
@@ -77,19 +91,17 @@ impl Places {
     /// # Errors
     /// If it cannot be made.
     pub(crate) async fn set(&self, subject: &StorageSubject) -> Result<Place, Stop> {
-        let failed = |why: String| Stop::failed("an empty database to begin with", why);
         match self {
             Self::Files => {
-                let folder = tempfile::tempdir().map_err(|error| failed(error.to_string()))?;
+                let folder = tempfile::tempdir().map_err(|error| unusable(error.to_string()))?;
                 let url = format!("sqlite:{}", folder.path().join("outbox.db").display());
-                let database = Database::of(subject, &url).map_err(|error| failed(error.to_string()))?;
-                database.databases.create(MAIN).await.map_err(|error| failed(error.to_string()))?;
-                Ok(Place { url, _folder: Some(folder) })
+                let database = Database::of(subject, &url).map_err(|error| unusable(error.to_string()))?;
+                database.databases.create(MAIN).await.map_err(|error| unusable(error.to_string()))?;
+                Ok(Place { url, folder: Some(folder) })
             }
-            Self::Given(url) => {
-                let database = Database::of(subject, url).map_err(|error| failed(error.to_string()))?;
-                database.empty().await.map_err(|error| failed(error.to_string()))?;
-                Ok(Place { url: url.clone(), _folder: None })
+            Self::Given(url, database) => {
+                database.empty().await.map_err(|error| unusable(error.to_string()))?;
+                Ok(Place { url: url.clone(), folder: None })
             }
         }
     }
@@ -101,9 +113,13 @@ impl Places {
     pub(crate) async fn clear(&self, subject: &StorageSubject) -> Result<(), Stop> {
         match self {
             Self::Files => Ok(()),
-            Self::Given(_) => self.set(subject).await.map(|_| ()),
+            Self::Given(..) => self.set(subject).await.map(|_| ()),
         }
     }
+}
+
+fn unusable(why: String) -> Stop {
+    Stop::failed("an empty database to begin with", why)
 }
 
 /// A database as the kit itself sees it.

@@ -5,9 +5,10 @@ use super::place::{Database, Place};
 use crate::conformance::clause::{Checked, Stop, expect};
 use crate::conformance::subject::{OpenStorage, StorageSubject};
 use crate::domain::{Batch, Column, Failure, FailureCode, NewMessage, Settlement, Verdict};
-use crate::plugin::Skew;
+use crate::plugin::{Request, Skew};
 use crate::ports::{ClaimRequest, Claimed, Filter, Row, Stats, Storage, StorageAdmin, Turn};
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A lease or a delay that does not end during a clause, however slow the machine is.
@@ -16,8 +17,11 @@ pub(super) const LONG: Duration = Duration::from_secs(3600);
 /// A lease or a delay whose end is waited for. Nothing must happen within it: what has to come before its end is not looked at.
 pub(super) const SHORT: Duration = Duration::from_millis(400);
 
+/// A lease within which one call has to be made.
+pub(super) const MIDDLE: Duration = Duration::from_millis(1200);
+
 /// How long the end of a [`SHORT`] one may take to show.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -28,12 +32,17 @@ const SLACK: Duration = Duration::from_millis(25);
 /// Claims in a row that may find nothing and say that they were cut short.
 const MOST_UNFINISHED: usize = 10_000;
 
+/// More rows than any clause inserts: a storage that hands rows out again and again would go on for ever.
+const MOST_ROWS: usize = 1_000;
+
 /// The stage of one clause.
 pub(crate) struct Stage {
     subject: Arc<StorageSubject>,
     insert_command: Option<String>,
     number: String,
     place: Place,
+    /// Open already, for the first who asks.
+    first: Mutex<Option<Host>>,
 }
 
 /// One host: an opened storage.
@@ -98,6 +107,11 @@ pub(super) fn claimed_nothing(when: &str, claimed: &Claimed) -> Checked {
     })
 }
 
+fn add(all: &mut Claimed, claimed: Claimed) {
+    (0..claimed.batch.len()).for_each(|index| all.batch.push_from(&claimed.batch, index));
+    all.refused.extend(claimed.refused);
+}
+
 fn told(claimed: &Claimed, payloads: &[String]) -> String {
     let mut text = format!("the messages {payloads:?}");
     if !claimed.refused.is_empty() {
@@ -112,23 +126,54 @@ pub(super) fn not_before(what: &str, asked: Duration, took: Duration) -> Checked
     expect(took + SLACK >= asked, format!("{what}: not before {} ms", asked.as_millis()), || format!("after {} ms", took.as_millis()))
 }
 
+/// The id at one place of a list, if it is there.
+pub(super) fn only(ids: &[String], place: usize) -> Vec<String> {
+    ids.iter().skip(place).take(1).cloned().collect()
+}
+
+/// Waits until a lease that began then is over, and a little longer: there is nothing to see that would tell.
+pub(super) async fn after(began: Instant, lease: Duration) {
+    tokio::time::sleep((lease + SLACK * 4).saturating_sub(began.elapsed())).await;
+}
+
+/// Makes a call again, as a host does, where others were in the way.
+pub(super) async fn patient<T, F: Future<Output = Result<T, Failure>>>(call: impl Fn() -> F) -> Result<T, Stop> {
+    let began = Instant::now();
+    loop {
+        match call().await {
+            Ok(done) => return Ok(done),
+            Err(failure) if passes(&failure.code) && began.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
+            Err(failure) => return Err(Stop::failed("a call beside another worker's to succeed", failure.to_string())),
+        }
+    }
+}
+
+/// Whether a failure may come from others who use the database, and passes.
+fn passes(code: &FailureCode) -> bool {
+    matches!(code, FailureCode::Timeout | FailureCode::Unavailable)
+}
+
 impl Stage {
     /// On an empty database: makes the table.
     pub(super) async fn set(subject: Arc<StorageSubject>, insert_command: Option<String>, number: u64, place: Place) -> Result<Self, Stop> {
-        let stage = Self { subject, insert_command, number: number.to_string(), place };
+        let stage = Self { subject, insert_command, number: number.to_string(), place, first: Mutex::default() };
         if let Some(command) = &stage.insert_command {
             insert::by_command(command, &stage.place.url, &Batch::default()).await?;
-            return Ok(stage);
         }
         let host = stage.host().await?;
         if host.open.plugin.has_admin() {
             host.admin()?.create_schema().await.map_err(call_failed("create-schema"))?;
         }
+        *stage.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
         Ok(stage)
     }
 
     /// A host of its own.
     pub(super) async fn host(&self) -> Result<Host, Stop> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(first) = first {
+            return Ok(first);
+        }
         self.host_with_clock(Skew::None).await
     }
 
@@ -141,6 +186,17 @@ impl Stage {
     /// The database as the kit sees it.
     pub(super) fn database(&self) -> Result<Database, Stop> {
         Database::of(&self.subject, &self.place.url).map_err(|error| Stop::failed("the database to open", error.to_string()))
+    }
+
+    /// The same clause on a database in which there is not even a table.
+    pub(super) async fn bare(&self) -> Result<Self, Stop> {
+        let place = self.place.again(&self.subject).await?;
+        Ok(Self { subject: Arc::clone(&self.subject), insert_command: None, number: self.number.clone(), place, first: Mutex::default() })
+    }
+
+    /// Whether the component asks for a capability.
+    pub(super) fn asks_for(&self, request: Request) -> bool {
+        self.subject.setup.inspection.requests.contains(&request)
     }
 
     /// Whether the table comes from a command, and not from the storage.
@@ -220,19 +276,23 @@ impl Host {
     /// Claims until nothing is left, and returns everything as one batch.
     pub(super) async fn claim_all(&self, request: &ClaimRequest) -> Result<Claimed, Stop> {
         let mut all = Claimed::default();
-        // A storage that hands rows out again and again would go on for ever.
-        for _ in 0..MOST_UNFINISHED {
+        while all.batch.len() + all.refused.len() <= MOST_ROWS {
             let claimed = self.claim(request).await?;
             if claimed.batch.is_empty() && claimed.refused.is_empty() {
                 return Ok(all);
             }
-            (0..claimed.batch.len()).for_each(|index| all.batch.push_from(&claimed.batch, index));
-            all.refused.extend(claimed.refused);
-            if all.batch.len() > MOST_UNFINISHED {
-                break;
-            }
+            add(&mut all, claimed);
         }
         Err(Stop::failed("claims to come to an end", format!("{} rows, and more", all.batch.len())))
+    }
+
+    /// Claims again and again until so many rows are there. Without a delay, a row is due at once, but clocks have their grain.
+    pub(super) async fn claim_in_time_all(&self, what: &str, request: &ClaimRequest, rows: usize) -> Result<Claimed, Stop> {
+        let mut all = Claimed::default();
+        while all.batch.len() < rows {
+            add(&mut all, self.claim_in_time(what, request).await?);
+        }
+        Ok(all)
     }
 
     /// Claims again and again until something is returned.

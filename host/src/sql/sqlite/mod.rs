@@ -32,7 +32,7 @@ use crate::config::model;
 use connection::{Role, Settings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thread::{Finish, Start, Turn, Work, Worker};
+use thread::{Answer, Done, Finish, Start, Turn, Work, Worker};
 
 /// How long opening a file may wait for locks of others. Opening reads the header only, so that this is rarely needed.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
@@ -143,7 +143,7 @@ impl Connection {
     pub(super) async fn begin(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<(Transaction, Vec<Rows>), SqlError> {
         let work = self.first(statements, bounds)?;
         let turn = self.worker.turn(bounds.deadline).await?;
-        let done = thread::answer(self.worker.run(turn, work)?.await)?;
+        let done = Awaited::of(&self.worker, turn, work)?.done().await?;
         Ok((self.transaction(done.turn), done.rows))
     }
 
@@ -152,6 +152,33 @@ impl Connection {
         let turn = self.worker.turn_blocking(bounds.deadline)?;
         let done = thread::answer(self.worker.run(turn, work)?.blocking_recv())?;
         Ok((self.transaction(done.turn), done.rows))
+    }
+}
+
+/// The answer to work that leaves a transaction open. Whoever waits for it may go away after it was sent and before it was taken: it is
+/// rolled back then, as if it had not been sent.
+struct Awaited<'a> {
+    worker: &'a Worker,
+    answer: Answer<Done>,
+}
+
+impl<'a> Awaited<'a> {
+    fn of(worker: &'a Worker, turn: Turn, work: Work) -> Result<Self, SqlError> {
+        Ok(Self { worker, answer: worker.run(turn, work)? })
+    }
+
+    async fn done(mut self) -> Result<Done, SqlError> {
+        thread::answer((&mut self.answer).await)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        // From now on the thread finds nobody who wants it, and rolls back by itself.
+        self.answer.close();
+        if let Ok(Ok(Done { turn: Some(turn), .. })) = self.answer.try_recv() {
+            self.worker.roll_back(turn);
+        }
     }
 }
 
@@ -172,7 +199,7 @@ impl Transaction {
     pub(super) async fn execute(&mut self, statements: Vec<Statement>, bounds: Bounds) -> Result<Vec<Rows>, SqlError> {
         let turn = self.take_turn()?;
         let work = Work { start: Start::Within, statements, bounds, finish: Finish::KeepOpen };
-        let done = thread::answer(self.worker.run(turn, work)?.await)?;
+        let done = Awaited::of(&self.worker, turn, work)?.done().await?;
         self.turn = done.turn;
         Ok(done.rows)
     }

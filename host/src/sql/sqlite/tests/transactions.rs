@@ -50,6 +50,24 @@ async fn a_transaction_commits_what_its_calls_did() {
 }
 
 #[tokio::test]
+async fn a_transaction_whose_answer_nobody_took_is_rolled_back() {
+    let fixture = Fixture::wal();
+    let connection = fixture.open().await;
+    {
+        let mut begin = Box::pin(connection.begin(vec![insert(1)], bounds()));
+        assert!(poll_once(begin.as_mut()).is_pending());
+        // The answer is there, and was not taken, when the file is locked for others: this one's transaction is open.
+        let other = fixture.other();
+        other.busy_timeout(Duration::ZERO).unwrap();
+        while other.execute("INSERT INTO t (v) VALUES (2)", ()).is_ok() {}
+        thread::sleep(Duration::from_millis(20));
+    }
+    let before = fixture.count();
+    connection.execute(vec![insert(3)], bounds()).await.unwrap();
+    assert_eq!(fixture.count(), before + 1, "nothing of the first one stays");
+}
+
+#[tokio::test]
 async fn a_dropped_transaction_is_rolled_back_before_the_next_begins() {
     let fixture = Fixture::wal();
     let connection = fixture.open().await;
