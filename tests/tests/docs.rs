@@ -38,6 +38,7 @@ pages! {
     docs_metrics: "docs/metrics.md", Stage::relay;
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
     docs_conformance: "docs/conformance.md", Stage::relay;
+    docs_plugin_drive: "docs/plugin-drive.md", Stage::relay;
     docs_registries: "docs/registries.md", registry_settings;
     docs_writing_an_adapter: "docs/writing-an-adapter.md", Stage::relay;
     examples: "examples/publishers/README.md", Stage::relay;
