@@ -215,7 +215,7 @@ mod tests {
             DECLARED.iter().map(|(name, declared, unit, help)| row(name, declared, unit.as_ref(), help)).collect();
         // Not the expressions of alerts.
         let is_metric = |line: &&str| line.starts_with("| `outhaul_") && line.split('`').nth(1).is_some_and(|name| !name.contains(' '));
-        let documented = page.lines().filter(is_metric).map(str::to_owned).collect();
+        let documented: std::collections::BTreeSet<String> = page.lines().filter(is_metric).map(str::to_owned).collect();
         assert_eq!(declared, documented, "left: the code; right: docs/metrics.md");
     }
 }

@@ -40,7 +40,6 @@ pages! {
     docs_conformance: "docs/conformance.md", Stage::relay;
     docs_plugin_drive: "docs/plugin-drive.md", Stage::relay;
     docs_registries: "docs/registries.md", registry_settings;
-    docs_writing_an_adapter: "docs/writing-an-adapter.md", Stage::relay;
     examples: "examples/publishers/README.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
     wit: "wit/README.md", Stage::relay;
