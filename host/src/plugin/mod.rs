@@ -31,7 +31,6 @@ mod sql_host;
 mod state;
 mod storage;
 
-pub(crate) use catalog::MAX_BYTES as MAX_COMPONENT_BYTES;
 pub use clock::Skew;
 pub use grants::Request;
 pub use inspect::{Inspection, inspect, inspect_bytes};

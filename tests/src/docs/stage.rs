@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -84,7 +84,15 @@ impl Stage {
         ];
         let text = |value: &OsStr| value.to_str().map(str::to_owned).context("the environment is not UTF-8");
         let environment = environment.into_iter().map(|(name, value)| Ok((name.to_owned(), text(value)?))).collect::<Result<_>>()?;
-        Ok(Self { root, environment, stand_ins: Vec::new(), addresses: BTreeMap::new(), settings: toml::Table::new(), sql: None, kept: Vec::new() })
+        Ok(Self {
+            root,
+            environment,
+            stand_ins: Vec::new(),
+            addresses: BTreeMap::new(),
+            settings: toml::Table::new(),
+            sql: None,
+            kept: Vec::new(),
+        })
     }
 
     /// With something else in place of a text of the page, in commands, files and what they print.
@@ -92,6 +100,17 @@ impl Stage {
     pub fn standing_in(mut self, for_text: &str, what: &str) -> Self {
         self.stand_ins.push((for_text.to_owned(), what.to_owned()));
         self
+    }
+
+    /// With a program of its own, a script for sh, in place of one of the machine.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn with_program(self, name: &str, script: &str) -> Result<Self> {
+        let file = self.root.path().join("bin").join(name);
+        put(&file, format!("#!/bin/sh\n{script}\n").as_bytes())?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).with_context(|| format!("cannot change {}", file.display()))?;
+        Ok(self)
     }
 
     /// With something that must go on for as long as the page is run.
