@@ -206,11 +206,14 @@ fn a_storage_without_administration_is_filled_by_a_command() -> Result<()> {
     let (outhaul, plugins) = (places::outhaul()?, places::plugins()?);
     let text = format!(
         "config=$(mktemp)\n\
-         trap 'rm -f \"$config\"' EXIT\n\
+         trap 'rm -f \"$config\" \"$config.err\"' EXIT\n\
          printf '[plugins]\\ndir = \"%s\"\\n[databases.main]\\nurl = \"%s\"\\n[storages.s]\\nplugin = \"sqlite-storage\"\\ndatabase = \"main\"\\n' \
          '{}' \"$OUTHAUL_DATABASE\" > \"$config\"\n\
          '{outhaul}' -c \"$config\" schema --apply >&2\n\
-         '{outhaul}' -c \"$config\" enqueue --jsonl -\n",
+         '{outhaul}' -c \"$config\" enqueue --jsonl - 2>\"$config.err\" && exit\n\
+         cat \"$config.err\" >&2\n\
+         grep -q invalid-message \"$config.err\" && exit 65\n\
+         exit 1\n",
         plugins.display(),
         outhaul = outhaul.display()
     );

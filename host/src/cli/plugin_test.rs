@@ -34,7 +34,8 @@ Publishers: each clause has a destination of its own, which answers by a script:
 line for sh. {destination} in the settings stands for its address (http://127.0.0.1:PORT, or what the command says), which is granted
 besides. A destination's command speaks JSON lines: first it says {\"address\", \"answers\", \"shows\"}; {\"script\": {ID: [{\"answer\": WORD}]}} is
 answered with {}, \"received\" with {\"received\": [{\"id\", \"carries_id\", \"payload\", \"headers\", \"how\", \"accepted\"}]}. Answers: accept,
-unavailable, throttled, invalid, too_large, gone, unauthorized, silent, broken; it shows tombstones, binary_headers or neither.
+unavailable, throttled (retry_after_ms), invalid, too_large, gone, unauthorized, slow (accepts after ms), silent, broken; it shows
+tombstones, binary_headers or neither.
 
 A file conformance.toml beside the component says what need not be said each time:
   [test]
