@@ -43,6 +43,7 @@ pages! {
     docs_conformance: "docs/conformance.md", Stage::relay;
     docs_plugin_drive: "docs/plugin-drive.md", Stage::relay;
     docs_registries: "docs/registries.md", registry;
+    docs_writing_an_adapter: "docs/writing-an-adapter.md", with_versions_of_the_checkout;
     examples: "examples/publishers/README.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
     wit: "wit/README.md", Stage::relay;
@@ -94,6 +95,14 @@ fn http_settings() -> Result<Stage> {
 fn kafka_settings() -> Result<Stage> {
     let publisher = "[publishers.events]\nplugin = \"kafka-publisher\"\nconfig = { brokers = [\"kafka.example.com:9092\"] }\n";
     Stage::relay()?.with_settings(&format!("{RELAY}{publisher}"))?.with_file("secrets/kafka", "password")
+}
+
+/// Where a new crate begins with the lock file of the checkout, as the example in Rust does in the suite: so what that one was built
+/// from is not built again. Elsewhere cargo chooses.
+fn with_versions_of_the_checkout() -> Result<Stage> {
+    let lock = places::checkout().join("Cargo.lock").canonicalize()?;
+    let script = format!("[ -e Cargo.lock ] || cp '{}' . || exit\nPATH=${{PATH#*:}} exec cargo \"$@\"", lock.display());
+    Stage::relay()?.with_program("cargo", &script)
 }
 
 /// With a registry that has the page's image. None: there is no registry.

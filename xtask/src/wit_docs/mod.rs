@@ -72,7 +72,8 @@ impl Page<'_> {
         self.paragraphs(docs)?;
         writeln!(
             self.out,
-            "This is [`{SOURCE}`](../{SOURCE}) as a reference. The rules by which it changes are in [wit/README.md](../wit/README.md).\n"
+            "This is [`{SOURCE}`](../{SOURCE}) as a reference. The rules by which it changes are in [wit/README.md](../wit/README.md); how an \
+             adapter is written against it, in [writing-an-adapter.md](writing-an-adapter.md).\n"
         )?;
         Ok(())
     }

@@ -13,7 +13,9 @@ pub(crate) struct WasiHttp;
 
 impl Post for WasiHttp {
     fn post(&mut self, settings: &Settings, headers: &[(String, Vec<u8>)], body: &[u8], timeout: Duration) -> Result<Answer, Outcome> {
-        let fields = Fields::from_list(headers)
+        // Without it the body goes in chunks, which not every receiver reads.
+        let length = ("content-length".to_owned(), body.len().to_string().into_bytes());
+        let fields = Fields::from_list(&[headers, &[length]].concat())
             .map_err(|error| Outcome::Reject(Failure::invalid_message(format!("a header cannot be sent: {error}"))))?;
         let request = OutgoingRequest::new(fields);
         let unfit = || Outcome::Retry(Failure::invalid_configuration("`url` cannot be requested"));
