@@ -27,6 +27,9 @@ use wasmtime_wasi_tls::{WasiTlsCtx, WasiTlsCtxView, WasiTlsView};
 /// Random bytes that a guest may ask for at once: keys and ids need tens.
 const MAX_RANDOM_BYTES: u64 = 64 << 10;
 
+/// Headers of a request or a response take at least this much in the host, however little a call may hand over: wasmtime's default.
+const MIN_FIELD_BYTES: usize = 128 << 10;
+
 /// What all instances of an adapter share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -85,9 +88,13 @@ impl State {
         // No file system, no environment, no arguments, no standard input: none of it is ever added.
         wasi.stdout(stdout).stderr(stderr).max_random_size(MAX_RANDOM_BYTES).wall_clock(shared.skew);
         tcp.configure(&mut wasi);
+        let mut http = WasiHttpCtx::new();
+        // More traps instead of being an error that a guest could turn into a verdict, and the default (128 KiB) is less than a message
+        // may have: what one call may hand over is a limit already.
+        http.set_field_size_limit(shared.limits.returned_bytes.max(MIN_FIELD_BYTES));
         Self {
             wasi: wasi.build(),
-            http: WasiHttpCtx::new(),
+            http,
             hooks: HttpHooks { client: Arc::clone(&shared.http), gate: Gate::shut(), notes: notes.clone() },
             tls: shared.tls.context(current.clone(), notes.clone()),
             current,
