@@ -81,7 +81,7 @@ impl fmt::Display for Size {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 >> 10 {
             kib @ 0..1024 => write!(out, "{kib} KiB"),
-            kib => write!(out, "{}.{} MiB", kib >> 10, (kib & 1023) * 10 >> 10),
+            kib => write!(out, "{}.{} MiB", kib >> 10, ((kib & 1023) * 10) >> 10),
         }
     }
 }
