@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Clauses that wait for seconds, or send much: looked at where they matter.
-const SLOW: [&str; 4] = ["publisher.silence", "publisher.after-silence", "publisher.large-batch", "publisher.secrets"];
+const SLOW: [&str; 5] = ["publisher.silence", "publisher.slow", "publisher.after-silence", "publisher.large-batch", "publisher.secrets"];
 
 /// A secret, as the tests know it.
 const SECRET: (&str, &str) = ("OUTHAUL_CONFORMANCE_SECRET", "correct-horse-battery");
@@ -108,7 +108,8 @@ fn without_its_fault_the_wrong_publisher_is_right() -> Result<()> {
 /// The clauses that a fault breaks: these, and no others.
 fn assert_breaks(fault: &str, clauses: &[&str]) -> Result<()> {
     let expected: BTreeSet<String> = clauses.iter().map(|clause| format!("publisher.{clause}")).collect();
-    let besides: Vec<&str> = if fault == "tells-secret" { vec!["publisher.secrets"] } else { Vec::new() };
+    // Of the slow ones, those that it breaks.
+    let besides: Vec<&str> = SLOW.into_iter().filter(|clause| expected.contains(*clause)).collect();
     assert_eq!(wrong(fault, &besides)?, expected, "{fault}");
     Ok(())
 }
@@ -131,6 +132,7 @@ fn wrong_verdicts_are_named() -> Result<()> {
     let retried = ["broken-connection", "refused-connection", "retried-statuses", "retry-after", "same-id", "unavailable"];
     assert_breaks("never-retries", &retried)?;
     assert_breaks("no-retry-after", &["retry-after"])?;
+    assert_breaks("knows-two-successes", &["accepted-statuses"])?;
     assert_breaks("follows-redirects", &["redirects"])
 }
 
@@ -157,10 +159,19 @@ fn failures_that_are_called_delivered_are_named() -> Result<()> {
 }
 
 #[test]
+fn wrong_waiting_is_named() -> Result<()> {
+    assert_breaks("ignores-deadline", &["silence"])?;
+    assert_breaks("impatient", &["slow"])?;
+    assert_breaks("stays-stuck", &["after-silence", "broken-connection"])
+}
+
+#[test]
 fn wrong_content_is_named() -> Result<()> {
     assert_breaks("none-is-empty", &["empty-and-none"])?;
     assert_breaks("text-only", &["payload"])?;
     assert_breaks("cuts-payloads", &["oversized"])?;
+    assert_breaks("retries-large-headers", &["oversized-headers"])?;
+    assert_breaks("sends-a-hundred", &["large-batch"])?;
     assert_breaks("one-of-a-name", &["headers"])?;
     assert_breaks("no-id", &["id", "same-id"])?;
     assert_breaks("new-id", &["same-id"])

@@ -107,9 +107,18 @@ fn what_a_storage_does_not_offer_is_skipped_by_name() -> Result<()> {
 }
 
 /// A way to break the contract, and the clauses that are broken by it: each is one that a reader of the contract would name.
-const FAULTS: [(&str, &[&str]); 21] = [
+const FAULTS: [(&str, &[&str]); 30] = [
     ("ignores-max-bytes", &["max-bytes"]),
     ("ignores-max-message-bytes", &["max-message-bytes"]),
+    ("counts-payloads-only", &["max-bytes", "max-message-bytes"]),
+    ("trims-texts", &["texts"]),
+    ("panics-on-bytes", &["payloads"]),
+    ("changes-given-ids", &["ids-given"]),
+    ("enqueues-one-by-one", &["enqueue"]),
+    ("fails-on-nothing", &["settle-nothing", "fused"]),
+    ("one-instance", &["any-instance"]),
+    ("hides-failures", &["browse-rows", "dead"]),
+    ("ignores-topic", &["browse-filters"]),
     ("own-clock", &["clock"]),
     ("settles-one-by-one", &["settle-atomic"]),
     ("cuts-durations", &["long-durations"]),
@@ -132,7 +141,9 @@ const FAULTS: [(&str, &[&str]); 21] = [
 ];
 
 /// The same where so much is broken that other clauses cannot be kept either; and clauses that have nothing to do with it.
-const GRAVE_FAULTS: [(&str, &[&str], &[&str]); 4] = [
+const GRAVE_FAULTS: [(&str, &[&str], &[&str]); 6] = [
+    ("keyless-is-a-key", &["no-key"], &["headers", "schema", "race", "retried-head", "empty-claim"]),
+    ("tells-wrong-ids", &["ids", "enqueue", "order-in-batch", "browse-pages"], &["limit", "max-bytes", "no-key", "empty-claim"]),
     ("claims-leased", &["invisible-while-leased", "no-overlap", "leased-head", "race"], &["retry-waits", "headers", "schema"]),
     ("counts-no-attempt", &["expiry", "attempts-used-up", "retry", "extend"], &["retry-waits", "no-overlap", "race", "stats"]),
     ("dead-comes-back", &["dead", "settled-head", "requeue", "discard"], &["delivered", "retry", "late-dead", "race"]),
@@ -195,11 +206,14 @@ fn a_storage_without_administration_is_filled_by_a_command() -> Result<()> {
     let (outhaul, plugins) = (places::outhaul()?, places::plugins()?);
     let text = format!(
         "config=$(mktemp)\n\
-         trap 'rm -f \"$config\"' EXIT\n\
+         trap 'rm -f \"$config\" \"$config.err\"' EXIT\n\
          printf '[plugins]\\ndir = \"%s\"\\n[databases.main]\\nurl = \"%s\"\\n[storages.s]\\nplugin = \"sqlite-storage\"\\ndatabase = \"main\"\\n' \
          '{}' \"$OUTHAUL_DATABASE\" > \"$config\"\n\
          '{outhaul}' -c \"$config\" schema --apply >&2\n\
-         '{outhaul}' -c \"$config\" enqueue --jsonl -\n",
+         '{outhaul}' -c \"$config\" enqueue --jsonl - 2>\"$config.err\" && exit\n\
+         cat \"$config.err\" >&2\n\
+         grep -q invalid-message \"$config.err\" && exit 65\n\
+         exit 1\n",
         plugins.display(),
         outhaul = outhaul.display()
     );
@@ -245,10 +259,21 @@ fn a_database_with_something_in_it_is_not_emptied() -> Result<()> {
     on_each_major(|server| {
         let database = server.create_database()?;
         let mut client = outhaul_services::postgres::connect(&database.url())?;
-        client.batch_execute("CREATE TABLE precious (id bigint)")?;
-        let tested = Tested::of(&plugin("postgres-storage")?, &["--database", &database.url()])?;
-        assert!(tested.code == 2 && tested.report["error"].to_string().contains("is not empty"), "{:#}", tested.report);
-        client.batch_execute("SELECT id FROM precious")?;
+        for (make, look, drop) in [
+            ("CREATE TABLE precious (id bigint)", "SELECT id FROM precious", "DROP TABLE precious"),
+            ("CREATE FUNCTION precious() RETURNS int LANGUAGE sql AS 'SELECT 1'", "SELECT precious()", "DROP FUNCTION precious"),
+            ("CREATE TYPE precious AS ENUM ('a')", "SELECT 'a'::precious", "DROP TYPE precious"),
+            ("CREATE DOMAIN precious AS int", "SELECT 1::precious", "DROP DOMAIN precious"),
+            ("CREATE SCHEMA precious", "CREATE TABLE precious.t ()", "DROP SCHEMA precious CASCADE"),
+            ("CREATE EXTENSION pgcrypto", "SELECT digest('a', 'md5')", "DROP EXTENSION pgcrypto"),
+            ("CREATE COLLATION precious FROM \"C\"", "SELECT 'a' COLLATE precious", "DROP COLLATION precious"),
+        ] {
+            client.batch_execute(make).with_context(|| make.to_owned())?;
+            let tested = Tested::of(&plugin("postgres-storage")?, &["--database", &database.url()])?;
+            assert!(tested.code == 2 && tested.report["error"].to_string().contains("is not empty"), "{make}: {:#}", tested.report);
+            client.batch_execute(look).with_context(|| format!("{make} is gone"))?;
+            client.batch_execute(drop)?;
+        }
         Ok(())
     })
 }
@@ -268,6 +293,32 @@ fn what_is_said_beside_a_component_need_not_be_said_again() -> Result<()> {
     std::fs::write(folder.path().join("conformance.toml"), "[test]\ndatabase = 1\n")?;
     let tested = Tested::of(&component, &[])?;
     assert!(tested.code == 2 && tested.report["error"].to_string().contains("unknown field `database`"), "{:#}", tested.report);
+    Ok(())
+}
+
+#[test]
+fn what_is_beside_a_component_runs_and_grants_nothing_unless_it_is_trusted() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let component = folder.path().join("adapter.wasm");
+    std::fs::copy(plugin("sqlite-storage")?, &component)?;
+    let beside = |text: &str| std::fs::write(folder.path().join("conformance.toml"), format!("[test]\n{text}\n"));
+    let clause = ["--clause", "storage.empty-claim"];
+    beside("insert_command = \"touch ran\"")?;
+    Tested::of(&component, &clause)?;
+    assert!(!folder.path().join("ran").exists());
+    let trusting = ["--clause", "storage.empty-claim", "--trust-beside"];
+    for (text, told) in [("insert_command = \"touch ran\"", "touch ran"), ("allow_hosts = [\"10.0.0.1:80\"]", "10.0.0.1:80")] {
+        beside(text)?;
+        let tested = Tested::of(&component, &clause)?;
+        let error = tested.report["error"].as_str().unwrap_or_default();
+        assert!(tested.code == 2 && error.contains(told) && error.contains("--trust-beside"), "{text}: {:#}", tested.report);
+        let tested = Tested::of(&component, &trusting)?;
+        assert!(tested.stderr.contains("which is trusted") && tested.stderr.contains(told), "{text}: {}", tested.stderr);
+    }
+    // In its own folder, wherever the kit was started.
+    beside("insert_command = \"touch ran\"")?;
+    Tested::of(&component, &trusting)?;
+    assert!(folder.path().join("ran").exists());
     Ok(())
 }
 

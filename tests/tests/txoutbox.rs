@@ -45,16 +45,21 @@ fn run(command: &mut Command) -> Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// Runs the contract, and looks at how many of its tests have run.
-fn contract(python: &Path, plugin: &str, options: &[&str]) -> Result<()> {
-    let component = places::plugins()?.join(format!("{plugin}.wasm"));
+/// Runs the contract.
+fn pytest(python: &Path, component: &Path, options: &[&str]) -> Result<Command> {
     let mut drive = vec![places::outhaul()?.display().to_string(), "plugin".into(), "drive".into(), component.display().to_string()];
     drive.extend(options.iter().map(|option| (*option).to_owned()));
     let mut pytest = Command::new(python);
     pytest.args(["-m", "pytest", "-q", "-rs"]).current_dir(sources());
     pytest.env("OUTHAUL_DRIVE", serde_json::to_string(&drive)?).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("PYTEST_ADDOPTS");
     pytest.env("XDG_CACHE_HOME", places::compiled()?);
-    let report = run(&mut pytest)?;
+    Ok(pytest)
+}
+
+/// That all of it passes, and looks at how many of its tests have run.
+fn contract(python: &Path, plugin: &str, options: &[&str]) -> Result<()> {
+    let component = places::plugins()?.join(format!("{plugin}.wasm"));
+    let report = run(&mut pytest(python, &component, options)?)?;
     let summary = report.lines().last().unwrap_or_default();
     assert!(summary.starts_with(&format!("{TESTS} passed in ")), "{plugin}: {report}");
     Ok(())
@@ -73,6 +78,19 @@ fn postgres_storage_keeps_the_contract_of_txoutbox() -> Result<()> {
         let database = server.create_database()?;
         contract(&python, "postgres-storage", &["--database", &database.url()])
             .with_context(|| format!("on PostgreSQL {}", server.major))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_storage_that_breaks_the_order_fails_the_contract_of_txoutbox() -> Result<()> {
+    let Some(python) = or_skip(python()) else { return Ok(()) };
+    let component = places::fixtures()?.join("wrong-storage.wasm");
+    for fault in ["loses-order", "forgets-chain"] {
+        let output = pytest(&python, &component, &["--set", &format!("fault = {fault:?}")])?.output()?;
+        let report = String::from_utf8_lossy(&output.stdout);
+        // 1: tests were run, and some failed.
+        assert!(output.status.code() == Some(1) && report.contains(" failed, "), "{fault}: {report}");
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ mod messages;
 mod request;
 mod session;
 
-use super::CommandResult;
 use super::error::CommandError;
+use super::{CommandResult, output};
 use crate::conformance::setup::{Setup, SetupArgs, SetupError};
 use crate::conformance::subject::{StorageSubject, Subject};
 use crate::domain::{Failure, FailureCode};
@@ -69,7 +69,9 @@ Examples:
   outhaul plugin drive http-publisher.wasm --set 'url = \"http://127.0.0.1:8080/\"' --allow-host 127.0.0.1:8080";
 
 pub(super) async fn run(args: Args) -> CommandResult {
-    let opener = Ready::load(Setup::read(args.file, args.setup).await.map_err(CommandError::usage)?).await?;
+    let setup = Setup::read(args.file, args.setup).await.map_err(CommandError::usage)?;
+    setup.beside.trusted().iter().for_each(|told| output::note(told));
+    let opener = Ready::load(setup).await?;
     session::serve(opener, BufReader::new(std::io::stdin()), std::io::stdout()).await.map_err(CommandError::output)
 }
 

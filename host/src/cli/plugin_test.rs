@@ -3,7 +3,7 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::conformance::report::{Entry, Report, Verdict};
-use crate::conformance::setup::SetupArgs;
+use crate::conformance::setup::{Setup, SetupArgs};
 use crate::conformance::{self, Commands, TestError};
 use std::path::PathBuf;
 
@@ -27,18 +27,21 @@ Examples:
 Storages: without --database, each clause gets a SQLite file of its own. A database that is named must be empty: everything in it is
 dropped before each clause. In the settings, {clause} stands for a number that no other clause gets. A storage without storage-admin
 is filled by --insert-command, a line for sh: it gets messages on stdin (a JSON object a line, as `outhaul enqueue --jsonl` takes them),
-OUTHAUL_DATABASE in its environment, and prints the id of each message on a line. It is run once without messages, to make the table.
+OUTHAUL_DATABASE in its environment, and prints the id of each message on a line. It is run once without messages, to make the table. It
+ends with 65 if the table cannot hold a message; with any other code, it has failed.
 
 Publishers: each clause has a destination of its own, which answers by a script: an HTTP server of the kit, or --destination-command, a
 line for sh. {destination} in the settings stands for its address (http://127.0.0.1:PORT, or what the command says), which is granted
 besides. A destination's command speaks JSON lines: first it says {\"address\", \"answers\", \"shows\"}; {\"script\": {ID: [{\"answer\": WORD}]}} is
 answered with {}, \"received\" with {\"received\": [{\"id\", \"carries_id\", \"payload\", \"headers\", \"how\", \"accepted\"}]}. Answers: accept,
-unavailable, throttled, invalid, too_large, gone, unauthorized, silent, broken; it shows tombstones, binary_headers or neither.
+unavailable, throttled (retry_after_ms), invalid, too_large, gone, unauthorized, slow (accepts after ms), silent, broken; it shows
+tombstones, binary_headers or neither.
 
 A file conformance.toml beside the component says what need not be said each time:
   [test]
   config = { table = \"events\" }
   insert_command = \"./insert.py\"
+Its commands are run, in its folder, and its allow_hosts are granted only with --trust-beside.
 
 With --json: {\"component\", \"sha256\", \"kind\", \"name\", \"version\", \"passed\", \"failed\", \"skipped\", \"clauses\"}; each clause has id, title,
 verdict, ms, and with the verdict \"failed\" expected and seen, with \"skipped\" why (the others: \"passed\"). Ids do not change.
@@ -76,7 +79,9 @@ pub(super) async fn run(args: Args) -> CommandResult {
         output::note(&format!("{place:>3}/{count} {} {:<7} {} ms", entry.id, entry.verdict.as_str(), entry.ms));
     };
     let commands = Commands { insert: insert_command, destination: destination_command };
-    let report = conformance::test(file, setup, commands, &clauses, tell).await?;
+    let setup = Setup::read(file, setup).await.map_err(CommandError::usage)?;
+    setup.beside.trusted().iter().for_each(|told| output::note(told));
+    let report = conformance::test(setup, commands, &clauses, tell).await?;
     if json {
         output::json(&report)?;
     } else {

@@ -4,19 +4,20 @@
 //! clauses are run, [`report`] is what came of them. The clauses themselves are in [`storage`] and
 //! [`publisher`], which looks at a publisher from its [`destination`].
 
+mod beside;
 mod clause;
 mod destination;
 mod publisher;
 pub(crate) mod report;
 pub(crate) mod setup;
+mod shell;
 mod stall;
 pub(crate) mod storage;
 pub(crate) mod subject;
 
 use clause::Clause;
 use report::{Entry, Report};
-use setup::{Setup, SetupArgs, SetupError};
-use std::path::PathBuf;
+use setup::{Setup, SetupError};
 use storage::Theatre;
 use subject::Subject;
 
@@ -67,14 +68,8 @@ pub(crate) struct Commands {
 ///
 /// # Errors
 /// If nothing could be tested, or the database could not be cleared.
-pub(crate) async fn test(
-    file: PathBuf,
-    args: SetupArgs,
-    commands: Commands,
-    only: &[String],
-    tell: impl FnMut(&Entry, usize),
-) -> Result<Report, TestError> {
-    match Subject::load(Setup::read(file, args).await?).await? {
+pub(crate) async fn test(setup: Setup, commands: Commands, only: &[String], tell: impl FnMut(&Entry, usize)) -> Result<Report, TestError> {
+    match Subject::load(setup).await? {
         Subject::Storage(subject) => {
             let clauses = chosen(storage::clauses(), only, "storage")?;
             let theatre = Theatre::new(subject, commands.insert).await?;

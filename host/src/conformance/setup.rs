@@ -4,15 +4,12 @@
 //! It becomes a configuration like any other (one adapter called `adapter`, one database called `main`), read by the code that reads
 //! an operator's file: what is refused there is refused here, with the name of the option.
 
+use super::beside::Beside;
 use crate::config::{self, Config, Problem};
 use crate::plugin::{Inspection, PluginError, inspect};
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::{Table, Value};
-
-/// What may stand beside a component.
-const BESIDE: &str = "conformance.toml";
 
 /// Name of the adapter in the configuration.
 const NAME: &str = "adapter";
@@ -41,6 +38,10 @@ pub(crate) struct SetupArgs {
     /// What the adapter may reach besides (may be repeated).
     #[arg(long = "allow-host", value_name = "HOST:PORT")]
     allow_hosts: Vec<String>,
+    /// Run the commands and grant the hosts that a conformance.toml beside the component names. Whoever can write it can then do on this
+    /// machine what you can do: read it first.
+    #[arg(long)]
+    trust_beside: bool,
     /// How long one call may take.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = humantime::parse_duration)]
     call_timeout: Duration,
@@ -66,6 +67,12 @@ pub(crate) enum SetupError {
     /// A file of settings is wrong.
     #[error("{}: {reason}", .file.display())]
     File { file: PathBuf, reason: String },
+    /// A file beside the component asks for what only the operator can allow.
+    #[error(
+        "{} asks {what}: whoever brought the component may have written that; read it, then say --trust-beside, or give {option} yourself",
+        .file.display()
+    )]
+    Untrusted { file: PathBuf, what: String, option: &'static str },
     /// An option is wrong.
     #[error("--set {text:?} is not a key and its value as in TOML ({reason}): write it as in --set 'table = \"outbox\"'")]
     Set { text: String, reason: String },
@@ -81,29 +88,6 @@ pub(crate) enum SetupError {
     /// The component cannot be loaded or opened.
     #[error(transparent)]
     Plugin(#[from] PluginError),
-}
-
-/// What may stand in `conformance.toml`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Beside {
-    #[serde(default)]
-    test: Defaults,
-}
-
-/// `[test]`: for the options of the same names.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Defaults {
-    /// The adapter's own settings.
-    #[serde(default)]
-    config: Table,
-    #[serde(default)]
-    allow_hosts: Vec<String>,
-    /// `--insert-command`
-    pub(crate) insert_command: Option<String>,
-    /// `--destination-command`
-    pub(crate) destination_command: Option<String>,
 }
 
 /// The two kinds of adapter.
@@ -129,7 +113,7 @@ pub(crate) struct Setup {
     pub(crate) inspection: Inspection,
     pub(crate) kind: Kind,
     /// What `conformance.toml` says besides.
-    pub(crate) defaults: Defaults,
+    pub(crate) beside: Beside,
     /// Where the component is.
     pub(crate) folder: PathBuf,
     /// Its name there, without `.wasm`.
@@ -148,7 +132,7 @@ impl Setup {
     /// # Errors
     /// The first that is wrong.
     pub(crate) async fn read(file: PathBuf, args: SetupArgs) -> Result<Self, SetupError> {
-        let SetupArgs { settings, set, database, secrets, allow_hosts, call_timeout } = args;
+        let SetupArgs { settings, set, database, secrets, allow_hosts, trust_beside, call_timeout } = args;
         let name = file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".wasm"));
         let plugin = name.filter(|name| !name.is_empty()).ok_or_else(|| SetupError::Name(file.clone()))?.to_owned();
         let folder = match file.parent() {
@@ -157,15 +141,8 @@ impl Setup {
         };
         let inspection = inspect(&file).await?;
         let kind = kind(&inspection)?;
-        let beside = folder.join(BESIDE);
-        let defaults = match text(&beside)? {
-            Some(text) => {
-                let read: Result<Beside, _> = toml::from_str(&text);
-                read.map_err(|error| SetupError::File { file: beside, reason: error.message().to_owned() })?.test
-            }
-            None => Defaults::default(),
-        };
-        let mut merged = defaults.config.clone();
+        let beside = Beside::read(&folder, trust_beside)?;
+        let mut merged = beside.config();
         if let Some(file) = settings {
             let gone = || std::io::Error::from(std::io::ErrorKind::NotFound);
             let text = text(&file)?.ok_or_else(|| SetupError::Unreadable { file: file.clone(), error: gone() })?;
@@ -181,8 +158,8 @@ impl Setup {
             }
             merge(&mut merged, table);
         }
-        let allow_hosts = if allow_hosts.is_empty() { defaults.allow_hosts.clone() } else { allow_hosts };
-        Ok(Self { inspection, kind, defaults, folder, plugin, settings: merged, database, secrets, allow_hosts, call_timeout })
+        let allow_hosts = if allow_hosts.is_empty() { beside.allow_hosts()? } else { allow_hosts };
+        Ok(Self { inspection, kind, beside, folder, plugin, settings: merged, database, secrets, allow_hosts, call_timeout })
     }
 
     /// The adapter's own settings.
@@ -294,7 +271,7 @@ fn kind(inspection: &Inspection) -> Result<Kind, SetupError> {
 }
 
 /// The text of a file; none: there is no such file.
-fn text(file: &Path) -> Result<Option<String>, SetupError> {
+pub(super) fn text(file: &Path) -> Result<Option<String>, SetupError> {
     let unreadable = |error| SetupError::Unreadable { file: file.to_owned(), error };
     match std::fs::metadata(file) {
         Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
@@ -348,7 +325,7 @@ mod tests {
         Setup {
             inspection,
             kind,
-            defaults: Defaults::default(),
+            beside: Beside::default(),
             folder: "built".into(),
             plugin: "an adapter".to_owned(),
             settings: toml::from_str(settings).unwrap(),

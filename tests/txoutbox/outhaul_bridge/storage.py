@@ -41,6 +41,21 @@ class _Claims:
             self._running -= 1
 
 
+class _Order:
+    """Looks at the order within each key before anything is sorted: only the order across keys is the bridge's."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def look(self, messages: Sequence[OutboxMessage]) -> None:
+        for message in messages:
+            if message.key is not None:
+                number = _number(message)
+                last = self._last.get(message.key, number - 1)
+                assert last < number, f"key {message.key!r}: row {number} was claimed after row {last}"
+                self._last[message.key] = number
+
+
 class DriveStorage:
     """One table. Each worker has an instance of the adapter to itself, as each process of a relay has."""
 
@@ -70,9 +85,10 @@ class DriveStorage:
     ) -> Sequence[OutboxMessage]:
         async with self._claims.one() as before:
             claimed: list[OutboxMessage] = []
+            order = _Order()
             while len(claimed) < batch_size:
                 overlaps = before()
-                found, unfinished = await self._claim(worker_id, batch_size - len(claimed), lease)
+                found, unfinished = await self._claim(worker_id, batch_size - len(claimed), lease, order)
                 claimed.extend(found)
                 # What another worker has locked or leased at this moment cannot be had, and may be free again a moment later: a
                 # host polls, and so does this. Only a search that found nothing with nobody in its way has the last word.
@@ -81,7 +97,7 @@ class DriveStorage:
             if len(claimed) < batch_size:
                 return _oldest_first(claimed)
             # A full batch may have passed over older rows of other keys.
-            claimed.extend((await self._claim(worker_id, LOOKAHEAD, lease))[0])
+            claimed.extend((await self._claim(worker_id, LOOKAHEAD, lease, order))[0])
             claimed = _oldest_first(claimed)
             kept, younger = claimed[:batch_size], claimed[batch_size:]
             if younger:
@@ -90,13 +106,15 @@ class DriveStorage:
             return kept
 
     async def _claim(
-        self, worker: str, limit: int, lease: timedelta
+        self, worker: str, limit: int, lease: timedelta, order: _Order
     ) -> tuple[list[OutboxMessage], bool]:
         answer = await self._call(
             worker, "claim", worker=worker, limit=limit, lease_ms=_millis(lease)
         )
         assert len(answer["messages"]) <= limit
-        return [_message(message) for message in answer["messages"]], answer["unfinished"]
+        messages = [_message(message) for message in answer["messages"]]
+        order.look(messages)
+        return messages, answer["unfinished"]
 
     async def ack(self, ids: Sequence[MessageId], *, worker_id: str) -> None:
         await self._settle(worker_id, ids, verdict="delivered")
@@ -144,8 +162,13 @@ class DriveStorage:
 
 
 def _oldest_first(messages: list[OutboxMessage]) -> list[OutboxMessage]:
+    # Across keys: that each key is in its order already has been looked at.
+    return sorted(messages, key=_number)
+
+
+def _number(message: OutboxMessage) -> int:
     # The ids of outhaul's own tables are numbers that grow.
-    return sorted(messages, key=lambda message: int(str(message.id)))
+    return int(str(message.id))
 
 
 def _message(message: dict[str, Any]) -> OutboxMessage:

@@ -57,12 +57,15 @@ fn half_a_minute() -> u64 {
     30_000
 }
 
+/// A number of rows or bytes: an adapter that is asked for none has no right answer.
+pub(super) fn at_least_one<N: PartialEq + From<u8>>(key: &str, number: N) -> Result<N, String> {
+    if number == N::from(0) { Err(format!("`{key}`: must be at least 1")) } else { Ok(number) }
+}
+
 impl ClaimArguments {
     pub(super) fn request(self) -> Result<ClaimRequest, String> {
         let Self { worker, limit, max_bytes, lease_ms, max_attempts, max_message_bytes } = self;
-        if limit == 0 || max_bytes == 0 {
-            return Err(format!("`{}`: must be at least 1", if limit == 0 { "limit" } else { "max_bytes" }));
-        }
+        let (limit, max_bytes) = (at_least_one("limit", limit)?, at_least_one("max_bytes", max_bytes)?);
         Ok(ClaimRequest { worker, limit, max_bytes, lease: Duration::from_millis(lease_ms), max_attempts, max_message_bytes })
     }
 }

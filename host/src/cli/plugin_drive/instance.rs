@@ -66,6 +66,12 @@ pub(super) async fn perform(opener: &impl Opener, name: &str, instance: &mut Opt
         (Call::Publish(batch, deadline), Some(Opened::Publisher(publisher))) => publish(publisher.as_ref(), batch, deadline).await,
         (_, Some(Opened::Publisher(_))) => Told::Bad("the adapter is a publisher: it has the call publish only".to_owned()),
         (Call::Publish(..), Some(Opened::Storage(_))) => Told::Bad("publish: the adapter is a storage".to_owned()),
+        (Call::SettleAndClaim(..), Some(Opened::Storage(storage))) if !storage.has_fused() => {
+            Told::Bad("settle_and_claim: the storage does not export storage-fused: call settle, then claim".to_owned())
+        }
+        (call, Some(Opened::Storage(storage))) if call.is_for_admin() && !storage.has_admin() => {
+            Told::Bad("the storage does not export storage-admin: it has the calls claim, settle, extend and stats".to_owned())
+        }
         (call, Some(Opened::Storage(storage))) => on_storage(storage, call).await.into(),
     }
 }
@@ -84,6 +90,7 @@ fn describe(opened: &Opened) -> Value {
                 "kind": "storage",
                 "sha256": storage.generation().sha256,
                 "strict_order": strict_order,
+                "fused": storage.has_fused(),
                 "prefers_fused": fused,
                 "wake": wake,
                 "admin": storage.has_admin(),

@@ -2,7 +2,7 @@
 
 use super::arguments::{
     BrowseArguments, ClaimArguments, EnqueueArguments, ExtendArguments, FilterArguments, NoArguments, OpenArguments, PublishArguments,
-    PurgeArguments, SettleArguments, TurnArguments, arguments_of, settled,
+    PurgeArguments, SettleArguments, TurnArguments, arguments_of, at_least_one, settled,
 };
 use super::messages;
 use crate::domain::{Batch, Column, Settlement};
@@ -125,15 +125,14 @@ impl Call {
             "create_schema" => arguments_of::<NoArguments>(arguments).map(|_| Self::CreateSchema),
             "enqueue" => arguments_of::<EnqueueArguments>(arguments)
                 .and_then(|enqueue| Ok(Self::Enqueue(messages::batch_of(&enqueue.messages, messages::Ids::Optional)?))),
-            "browse" => arguments_of::<BrowseArguments>(arguments).map(|browse| {
+            "browse" => arguments_of::<BrowseArguments>(arguments).and_then(|browse| {
                 let BrowseArguments { filter, after, limit, with_messages } = browse;
-                Self::Browse(Browse { filter: filter.into(), after, limit, with_messages })
+                Ok(Self::Browse(Browse { filter: filter.into(), after, limit: at_least_one("limit", limit)?, with_messages }))
             }),
             "requeue" => arguments_of::<FilterArguments>(arguments).map(|requeue| Self::Requeue(requeue.filter.into())),
             "discard" => arguments_of::<FilterArguments>(arguments).map(|discard| Self::Discard(discard.filter.into())),
-            "purge" => {
-                arguments_of::<PurgeArguments>(arguments).map(|purge| Self::Purge(Duration::from_millis(purge.older_than_ms), purge.limit))
-            }
+            "purge" => arguments_of::<PurgeArguments>(arguments)
+                .and_then(|purge| Ok(Self::Purge(Duration::from_millis(purge.older_than_ms), at_least_one("limit", purge.limit)?))),
             "publish" => arguments_of::<PublishArguments>(arguments).and_then(|publish| {
                 if publish.deadline_ms > MAX_DEADLINE_MS {
                     return Err(format!("`deadline_ms`: is more than {MAX_DEADLINE_MS}, which is an hour"));
@@ -144,6 +143,14 @@ impl Call {
             _ => return Err(format!("`call`: there is no {name:?}; calls: {}", CALLS.join(", "))),
         };
         call.map_err(|reason| format!("{name}: {reason}"))
+    }
+
+    /// Whether it is one of `storage-admin`, which a storage need not export.
+    pub(super) fn is_for_admin(&self) -> bool {
+        matches!(
+            self,
+            Self::Schema | Self::CreateSchema | Self::Enqueue(_) | Self::Browse(_) | Self::Requeue(_) | Self::Discard(_) | Self::Purge(..)
+        )
     }
 }
 
@@ -214,6 +221,9 @@ mod tests {
             (r#"{"id":1,"call":"claim","worker":"w","limit":"3"}"#, "claim: `limit`: invalid type: string \"3\", expected u32"),
             (r#"{"id":1,"call":"claim","worker":"w","limit":-1}"#, "claim: `limit`: invalid value: integer `-1`"),
             (r#"{"id":1,"call":"claim","worker":"w","limit":0}"#, "claim: `limit`: must be at least 1"),
+            (r#"{"id":1,"call":"claim","worker":"w","max_bytes":0}"#, "claim: `max_bytes`: must be at least 1"),
+            (r#"{"id":1,"call":"browse","limit":0}"#, "browse: `limit`: must be at least 1"),
+            (r#"{"id":1,"call":"purge","older_than_ms":0,"limit":0}"#, "purge: `limit`: must be at least 1"),
             (r#"{"id":1,"call":"settle","worker":"w","settlements":[{"verdict":"eaten","ids":[]}]}"#, "unknown variant `eaten`"),
             (r#"{"id":1,"call":"settle","worker":"w","settlements":[{"verdict":"dead","ids":[]}]}"#, "missing field `failure`"),
             (r#"{"id":1,"call":"browse","filter":{"state":"lost"}}"#, "browse: `filter.state`: unknown variant `lost`"),

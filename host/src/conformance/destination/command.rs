@@ -6,7 +6,8 @@
 //! `{"received": [{"id": "ID", "carries_id": true, "payload": "p", "headers": [["a", "1"]], "accepted": true}]}`. It ends when its
 //! input does.
 
-use super::{Ability, Answer, Destination, DestinationError, Nowhere, Received, Script};
+use super::{Ability, Answer, Destination, DestinationError, Nowhere, Place, Received, Script};
+use crate::conformance::shell::ShellCommand;
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::Mutex;
 
 /// How long it may take to answer: it has nothing to do but to look at its own memory.
@@ -68,19 +69,20 @@ struct Pipes {
 }
 
 impl CommandDestination {
-    /// Starts it: `command` is a line for `sh`.
-    pub(crate) async fn start(command: &str) -> Result<Self, DestinationError> {
-        let start = |error| DestinationError::Start { command: command.to_owned(), error };
-        let spawned = Command::new("sh").arg("-c").arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+    /// Starts it.
+    pub(crate) async fn start(command: &ShellCommand) -> Result<Self, DestinationError> {
+        let line = &command.line;
+        let start = |error| DestinationError::Start { command: line.clone(), error };
+        let spawned = command.start().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(start)?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(start(std::io::Error::other("it has no pipes")));
         };
         let mut pipes = Pipes { _child: child, input, output: BufReader::new(output) };
-        let ready: Ready = pipes.line().await.map_err(|what| DestinationError::Silent { command: command.to_owned(), what })?;
+        let ready: Ready = pipes.line().await.map_err(|what| DestinationError::Silent { command: line.clone(), what })?;
         let held = Nowhere::hold()?;
-        let nowhere = held.address.to_string();
-        Ok(Self { command: command.to_owned(), ready, nowhere, _held: held, pipes: Mutex::new(pipes) })
+        let nowhere = Place::of(&ready.address).moved_to(held.address);
+        Ok(Self { command: line.clone(), ready, nowhere, _held: held, pipes: Mutex::new(pipes) })
     }
 
     async fn ask<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, DestinationError> {
@@ -163,7 +165,7 @@ mod tests {
             "{}",
             r#"{"received":[{"id":null,"carries_id":false,"payload":{"base64":"/w=="},"accepted":true}]}"#,
         ];
-        let destination = CommandDestination::start(&program(&folder, &lines)).await.unwrap();
+        let destination = CommandDestination::start(&program(&folder, &lines).as_str().into()).await.unwrap();
         assert_eq!(destination.address(), "127.0.0.1:7");
         assert!(destination.answers("accept") && destination.answers("unavailable") && !destination.answers("gone"));
         assert!(destination.shows(Ability::Tombstones) && !destination.shows(Ability::BinaryHeaders));
@@ -176,11 +178,11 @@ mod tests {
     async fn one_that_does_not_keep_to_it_is_told() {
         let folder = tempfile::tempdir().unwrap();
         for (command, expected) in [("/no/such/program", "has ended"), ("true", "has ended"), ("echo hello", "said what it may not")] {
-            let error = CommandDestination::start(command).await.err().unwrap().to_string();
+            let error = CommandDestination::start(&command.into()).await.err().unwrap().to_string();
             assert!(error.contains(expected), "{command}: {error}");
         }
         let lines = [r#"{"address":"a","answers":[]}"#, r#"{"received":[]}"#];
-        let destination = CommandDestination::start(&program(&folder, &lines)).await.unwrap();
+        let destination = CommandDestination::start(&program(&folder, &lines).as_str().into()).await.unwrap();
         let error = destination.script(&Script::accepting()).await.unwrap_err().to_string();
         assert!(error.contains("said what it may not (unknown field `received`"), "{error}");
     }

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
@@ -98,8 +99,8 @@ async fn answer(request: Request<Incoming>, seen: Arc<Seen>, cut: Cut) -> Result
         let number = *earlier;
         *earlier = number.saturating_add(1);
         let answer = state.script.answer(received.id.as_deref(), number);
-        received.accepted =
-            matches!(&answer, Answer::Accept) || matches!(&answer, Answer::Status { status, .. } if (200..300).contains(status));
+        received.accepted = matches!(&answer, Answer::Accept | Answer::Slow { .. })
+            || matches!(&answer, Answer::Status { status, .. } if (200..300).contains(status));
         state.received.push(received);
         answer
     };
@@ -113,6 +114,10 @@ async fn answer(request: Request<Incoming>, seen: Arc<Seen>, cut: Cut) -> Result
         Answer::Gone => (410, Vec::new()),
         Answer::Unauthorized => (401, Vec::new()),
         Answer::Status { status, headers } => (status, headers),
+        Answer::Slow { ms } => {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            (204, Vec::new())
+        }
         Answer::Silent => std::future::pending().await,
         Answer::Broken => {
             cut.now();

@@ -45,6 +45,11 @@ pub(crate) enum Answer {
     Gone,
     /// Does not know who this is.
     Unauthorized,
+    /// Takes it, after so many milliseconds.
+    Slow {
+        /// How many.
+        ms: u64,
+    },
     /// Says nothing, and keeps the connection open.
     Silent,
     /// Begins to answer, and breaks the connection.
@@ -75,6 +80,7 @@ impl Answer {
             Self::TooLarge => "too_large",
             Self::Gone => "gone",
             Self::Unauthorized => "unauthorized",
+            Self::Slow { .. } => "slow",
             Self::Silent => "silent",
             Self::Broken => "broken",
             Self::Status { .. } => "status",
@@ -258,6 +264,32 @@ pub(crate) fn payload_in(bytes: &[u8]) -> Option<String> {
     told_in(bytes, PAYLOAD_MARK)
 }
 
+/// An address in its parts: `http://127.0.0.1:9092/in`, or no more than `127.0.0.1:9092`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Place<'a> {
+    /// With `://`; empty if there is none.
+    scheme: &'a str,
+    /// What may be granted: host and port.
+    pub(crate) authority: &'a str,
+    /// The path and what follows; empty if there is none.
+    rest: &'a str,
+}
+
+impl<'a> Place<'a> {
+    pub(crate) fn of(address: &'a str) -> Self {
+        let begins = address.find("://").map_or(0, |at| at.saturating_add(3));
+        let (scheme, location) = address.split_at(begins);
+        let ends = location.find(['/', '?', '#']).unwrap_or(location.len());
+        let (authority, rest) = location.split_at(ends);
+        Self { scheme, authority, rest }
+    }
+
+    /// The same elsewhere.
+    fn moved_to(&self, authority: SocketAddr) -> String {
+        format!("{}{authority}{}", self.scheme, self.rest)
+    }
+}
+
 /// An address of this machine where nobody listens, as long as it is held: bound, so that nobody else gets it, and no more than that.
 pub(crate) struct Nowhere {
     address: SocketAddr,
@@ -289,6 +321,20 @@ mod tests {
         assert_eq!(script.words(), BTreeSet::from(["invalid", "status", "unavailable"]));
         let written = serde_json::to_string(&script).unwrap();
         assert_eq!(serde_json::from_str::<Script>(&written).unwrap(), script);
+    }
+
+    #[test]
+    fn nowhere_has_the_form_of_the_address() {
+        let elsewhere = SocketAddr::from(([127, 0, 0, 1], 9));
+        for (address, authority, moved) in [
+            ("127.0.0.1:7", "127.0.0.1:7", "127.0.0.1:9"),
+            ("http://127.0.0.1:7", "127.0.0.1:7", "http://127.0.0.1:9"),
+            ("http://localhost:7/in?a=//b", "localhost:7", "http://127.0.0.1:9/in?a=//b"),
+            ("amqp://[::1]:7", "[::1]:7", "amqp://127.0.0.1:9"),
+        ] {
+            let place = Place::of(address);
+            assert_eq!((place.authority, place.moved_to(elsewhere)), (authority, moved.to_owned()), "{address}");
+        }
     }
 
     proptest! {

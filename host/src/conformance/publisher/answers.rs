@@ -11,18 +11,21 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.accepted-statuses",
         title: "an answer of success means delivered",
         demands: "HTTP 200, 201, 202 and 204: delivered.",
+        timed: false,
         check: |stage| Box::pin(statuses(stage, &[200, 201, 202, 204], |outcome| *outcome == Outcome::Delivered, "delivered")),
     },
     Clause {
         id: "publisher.unavailable",
         title: "a destination that cannot serve now means try again",
         demands: "Retry, with a code that says so (unavailable, network, timeout or throttled), not reject.",
+        timed: true,
         check: |stage| Box::pin(unavailable(stage)),
     },
     Clause {
         id: "publisher.retried-statuses",
         title: "answers that may change mean try again",
         demands: "HTTP 408, 425, 429, 500, 502, 503 and 504: retry.",
+        timed: false,
         check: |stage| {
             let retry = |outcome: &Outcome| matches!(outcome, Outcome::Retry(_));
             Box::pin(statuses(stage, &[408, 425, 429, 500, 502, 503, 504], retry, "retry"))
@@ -32,18 +35,21 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.retry-after",
         title: "the wait that a destination asks for is handed on",
         demands: "For an answer that wants fewer requests and says from when on: retry, code throttled, with that wait.",
+        timed: false,
         check: |stage| Box::pin(retry_after(stage)),
     },
     Clause {
         id: "publisher.invalid",
         title: "a message that will never be taken is rejected",
         demands: "Reject, and not retry: trying again would cost attempts and hold up its key.",
+        timed: false,
         check: |stage| Box::pin(invalid(stage)),
     },
     Clause {
         id: "publisher.rejected-statuses",
         title: "answers that will not change mean reject",
         demands: "HTTP 400, 404, 405, 409, 415 and 422: reject.",
+        timed: false,
         check: |stage| {
             let reject = |outcome: &Outcome| matches!(outcome, Outcome::Reject(_));
             Box::pin(statuses(stage, &[400, 404, 405, 409, 415, 422], reject, "reject"))
@@ -53,24 +59,28 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.too-large",
         title: "a message over the destination's size limit is rejected as such",
         demands: "Reject, code too-large.",
+        timed: false,
         check: |stage| Box::pin(coded(stage, Answer::TooLarge, FailureCode::TooLarge)),
     },
     Clause {
         id: "publisher.gone",
         title: "a destination that is gone for good is told as such",
         demands: "Reject, code destination-gone.",
+        timed: false,
         check: |stage| Box::pin(coded(stage, Answer::Gone, FailureCode::DestinationGone)),
     },
     Clause {
         id: "publisher.unauthorized",
         title: "a refusal of credentials is told as such",
         demands: "Not delivered, code unauthorized: an operator has to act.",
+        timed: false,
         check: |stage| Box::pin(unauthorized(stage)),
     },
     Clause {
         id: "publisher.redirects",
         title: "redirects are not followed",
         demands: "HTTP 301, 302, 303, 307 and 308: not delivered, and no request to where they point, which nobody has granted.",
+        timed: false,
         check: |stage| Box::pin(redirects(stage)),
     },
 ];

@@ -13,24 +13,28 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.open-without-destination",
         title: "opening does not need the destination",
         demands: "It opens although nobody listens where its settings point: hosts start in any order.",
+        timed: false,
         check: |stage| Box::pin(async move { stage.open_nowhere().await.map(|_| ()) }),
     },
     Clause {
         id: "publisher.unknown-key",
         title: "an unknown setting is refused by name",
         demands: "Code invalid-configuration, and the key in the text: a misspelt key that is passed over is a setting that does nothing.",
+        timed: false,
         check: |stage| Box::pin(unknown_key(stage)),
     },
     Clause {
         id: "publisher.wrong-type",
         title: "a setting of the wrong type is refused by name",
         demands: "For each key of the settings, a table in the place of a text or number: code invalid-configuration, and the key in the text.",
+        timed: false,
         check: |stage| Box::pin(wrong_type(stage)),
     },
     Clause {
         id: "publisher.missing-key",
         title: "a setting that is missing is told by name",
         demands: "Without any settings it opens all the same, or fails with the code invalid-configuration and the name of a key.",
+        timed: false,
         check: |stage| Box::pin(missing_key(stage)),
     },
 ];

@@ -6,6 +6,9 @@ use crate::conformance::destination::{Ability, Received, Script};
 use crate::domain::{FailureCode, Outcome};
 use std::collections::BTreeSet;
 
+/// More than a header has in any protocol's habit, and more than wasi:http took by itself (128 KiB).
+const OVERSIZED_HEADER: usize = 200 << 10;
+
 /// More than destinations take in one message, and less than the host hands over at once.
 const OVERSIZED: usize = 6 << 20;
 
@@ -14,36 +17,49 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.payload",
         title: "a payload arrives byte by byte",
         demands: "Bytes of every value, none added, none lost, whether or not they are text.",
+        timed: false,
         check: |stage| Box::pin(payload(stage)),
     },
     Clause {
         id: "publisher.oversized",
         title: "a very large payload is delivered whole or rejected",
         demands: "6 MiB: either all of it arrives and it is delivered, or reject with the code too-large. The next message is delivered.",
+        timed: false,
         check: |stage| Box::pin(oversized(stage)),
+    },
+    Clause {
+        id: "publisher.oversized-headers",
+        title: "a message with very large headers is delivered or rejected",
+        demands: "200 KiB in one header: delivered, or reject with the code too-large. The next message is delivered.",
+        timed: false,
+        check: |stage| Box::pin(oversized_headers(stage)),
     },
     Clause {
         id: "publisher.empty-and-none",
         title: "an empty payload and none can be told apart",
         demands: "At the destination a tombstone (SQL NULL) looks different from an empty payload, or one of them is rejected.",
+        timed: false,
         check: |stage| Box::pin(empty_and_none(stage)),
     },
     Clause {
         id: "publisher.headers",
         title: "headers arrive as they are, duplicates in their order",
         demands: "If headers of a message are passed on: with their values, of several with one name all, in their order.",
+        timed: false,
         check: |stage| Box::pin(headers(stage)),
     },
     Clause {
         id: "publisher.binary-headers",
         title: "values of headers may be any bytes",
         demands: "Where the protocol has such headers and they are passed on: byte by byte.",
+        timed: false,
         check: |stage| Box::pin(binary_headers(stage)),
     },
     Clause {
         id: "publisher.id",
         title: "the message's id goes with it",
         demands: "Delivery is at least once: without the id a receiver cannot tell a repetition.",
+        timed: false,
         check: |stage| Box::pin(id(stage)),
     },
 ];
@@ -86,6 +102,21 @@ async fn oversized(stage: &Stage) -> Checked {
             let whole = arrived.payload.as_ref().is_some_and(|payload| payload.0 == bytes);
             expect(whole, "all of the payload", || format!("{:?}", arrived.payload))?;
         }
+        Some(Outcome::Reject(failure)) => {
+            expect(failure.code == FailureCode::TooLarge, "code too-large", || failure.to_string())?;
+        }
+        other => return Err(Stop::failed("delivered, or reject with the code too-large", other.map_or_else(String::new, told))),
+    }
+    deliver(&publisher, &stage.drafts(&[None])).await.map(|_| ())
+}
+
+async fn oversized_headers(stage: &Stage) -> Checked {
+    stage.script(Script::accepting()).await?;
+    let draft = stage.draft().header("x-kit-large", &vec![b'x'; OVERSIZED_HEADER]);
+    let publisher = stage.open().await?;
+    let called = publish_well(&publisher, std::slice::from_ref(&draft), AMPLE).await?;
+    match called.outcomes.first() {
+        Some(Outcome::Delivered) => drop(arrived(stage, &draft).await?),
         Some(Outcome::Reject(failure)) => {
             expect(failure.code == FailureCode::TooLarge, "code too-large", || failure.to_string())?;
         }

@@ -16,6 +16,7 @@ use super::destination::command::CommandDestination;
 use super::destination::http::HttpDestination;
 use super::destination::{Destination, DestinationError, PLACEHOLDER};
 use super::setup::SetupError;
+use super::shell::ShellCommand;
 use super::subject::PublisherSubject;
 use stage::Stage;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub(crate) fn clauses() -> Vec<&'static Clause<Stage>> {
 pub(crate) struct Theatre {
     pub(crate) subject: Arc<PublisherSubject>,
     /// None: HTTP.
-    command: Option<String>,
+    command: Option<ShellCommand>,
     /// Tells messages of this run from those of others.
     run: u32,
 }
@@ -44,7 +45,7 @@ impl Theatre {
     /// # Errors
     /// If the settings do not say where the destination is, it cannot be had, or the publisher does not open.
     pub(crate) async fn new(subject: PublisherSubject, command: Option<String>) -> Result<Self, SetupError> {
-        let command = command.or_else(|| subject.setup.defaults.destination_command.clone());
+        let command = subject.setup.beside.destination_command(command)?;
         if !subject.setup.settings().to_string().contains(PLACEHOLDER) {
             let text = format!(
                 "the settings do not say where the destination is: write {PLACEHOLDER} for it, as in --set 'url = \"{PLACEHOLDER}/\"', or in \

@@ -1,7 +1,7 @@
 //! What a clause for publishers works on: the component, a destination of its own, and messages that both know.
 
 use crate::conformance::clause::{Checked, Stop, expect};
-use crate::conformance::destination::{Ability, Answer, Destination, DestinationError, Received, Script, id, payload_of};
+use crate::conformance::destination::{Ability, Answer, Destination, DestinationError, Place, Received, Script, id, payload_of};
 use crate::conformance::setup::SetupError;
 use crate::conformance::subject::PublisherSubject;
 use crate::domain::{Batch, Failure, FailureCode, NewMessage, Outcome};
@@ -131,7 +131,7 @@ impl Stage {
     }
 
     async fn set_up_at(&self, settings: Table, address: &str) -> Result<Arc<PublisherPlugin>, SetupError> {
-        let reach = address.split_once("://").map_or(address, |(_, rest)| rest).to_owned();
+        let reach = Place::of(address).authority.to_owned();
         self.subject.open_as(settings, &[("destination", address)], &[reach]).await
     }
 
@@ -204,7 +204,7 @@ pub(super) async fn publish_well(publisher: &PublisherPlugin, drafts: &[Draft], 
     let called = publish(publisher, drafts, deadline).await?;
     match &called.broken {
         None => Ok(called),
-        Some(failure) => Err(Stop::failed(format!("an answer to a call with {} messages", drafts.len()), told_failure(failure))),
+        Some(failure) => Err(Stop::call(format!("an answer to a call with {} messages", drafts.len()), failure)),
     }
 }
 

@@ -17,24 +17,28 @@ pub(super) const CLAUSES: &[Clause<Stage>] = &[
         id: "publisher.large-batch",
         title: "a batch of 500 messages is delivered in one call",
         demands: "All delivered within 30 seconds, each key in its order.",
+        timed: false,
         check: |stage| Box::pin(large_batch(stage)),
     },
     Clause {
         id: "publisher.same-id",
         title: "every attempt at a message has the same id",
         demands: "A message that is tried again in a later call carries the same id as the first time.",
+        timed: false,
         check: |stage| Box::pin(same_id(stage)),
     },
     Clause {
         id: "publisher.two-instances",
         title: "two instances at once do not disturb each other",
         demands: "Two instances publish different keys at the same time: all delivered, each key in its order.",
+        timed: false,
         check: |stage| Box::pin(two_instances(stage)),
     },
     Clause {
         id: "publisher.secrets",
         title: "no failure has a secret in its text",
         demands: "Texts of failures are stored in tables and logs: with every kind of failure, none has the value of a granted secret.",
+        timed: false,
         check: |stage| Box::pin(secrets(stage)),
     },
 ];

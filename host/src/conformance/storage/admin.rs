@@ -15,30 +15,35 @@ pub(super) static CLAUSES: &[Clause<Stage>] = &[
         id: "storage.schema",
         title: "opening and `schema` change nothing; `create-schema` makes the table, and again changes nothing",
         demands: "open: \"Must not change the database\"; schema: \"Creates nothing\"; create-schema: \"Running it again changes nothing\"",
+        timed: false,
         check: |stage| Box::pin(schema(stage)),
     },
     Clause {
         id: "storage.enqueue",
         title: "messages are inserted all or none, and each gets an id",
         demands: "enqueue: \"Inserts messages in one transaction and returns their ids\"",
+        timed: false,
         check: |stage| Box::pin(enqueue(stage)),
     },
     Clause {
         id: "storage.requeue",
         title: "requeued: dead rows that match are pending again, with no attempts; others are left alone",
         demands: "requeue: \"Makes dead rows pending again, with no attempts counted; returns how many\"",
+        timed: false,
         check: |stage| Box::pin(requeue(stage)),
     },
     Clause {
         id: "storage.discard",
         title: "discarded: dead rows that match are gone; others are left alone",
         demands: "discard: \"Deletes dead rows; returns how many. Rows in other states are left alone\"",
+        timed: false,
         check: |stage| Box::pin(discard(stage)),
     },
     Clause {
         id: "storage.purge",
         title: "purged: delivered rows that are old enough are gone, step by step; others are left alone",
         demands: "purge: \"Deletes delivered rows that were settled more than `older-than-ms` milliseconds ago, at most `limit` in one call\"",
+        timed: false,
         check: |stage| Box::pin(purge(stage)),
     },
 ];
@@ -94,6 +99,7 @@ async fn enqueue(stage: &Stage) -> Checked {
     match host.admin()?.enqueue(&batch).await {
         // It makes ids of its own.
         Ok(_) => Ok(()),
+        Err(failure) if failure.code.is_adapter_fault() || failure.code == FailureCode::Timeout => Err(call_failed("enqueue")(failure)),
         Err(_) => claimed_nothing("after an insertion that failed", &host.claim(&by("a")).await?),
     }
 }

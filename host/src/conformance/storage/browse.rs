@@ -14,18 +14,21 @@ pub(super) static CLAUSES: &[Clause<Stage>] = &[
         id: "storage.browse-pages",
         title: "pages have every row once, in insertion order, with its message if asked for",
         demands: "browse: \"Rows in insertion order, at most `limit`. Changes nothing\"",
+        timed: false,
         check: |stage| Box::pin(pages(stage)),
     },
     Clause {
         id: "storage.browse-rows",
         title: "a row is shown as it is: state, attempts, failure, and when it is due",
         demands: "row: what each field is",
+        timed: false,
         check: |stage| Box::pin(rows(stage)),
     },
     Clause {
         id: "storage.browse-filters",
         title: "a filter lets through the rows that match all of it",
         demands: "filter: \"None: every state\", \"None: every topic\", \"Empty: every id\"",
+        timed: false,
         check: |stage| Box::pin(filters(stage)),
     },
 ];

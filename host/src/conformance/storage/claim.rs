@@ -1,45 +1,51 @@
 //! What a claim returns: how much, and in which order.
 
-use super::stage::{Stage, by, claimed_exactly, claimed_nothing, ids, message, payloads, settlement};
+use super::stage::{Host, Stage, by, claimed_exactly, claimed_nothing, ids, message, payloads, settlement};
 use crate::conformance::clause::{Checked, Clause, Stop, expect, same};
-use crate::domain::Verdict;
-use crate::ports::ClaimRequest;
+use crate::domain::{Message, NewMessage, Verdict};
+use crate::ports::{ClaimRequest, Claimed};
 
 pub(super) static CLAUSES: &[Clause<Stage>] = &[
     Clause {
         id: "storage.empty-claim",
         title: "a claim of an empty table returns nothing",
         demands: "claim: \"An empty batch means that nothing is due that can be had now\"",
+        timed: false,
         check: |stage| Box::pin(empty_claim(stage)),
     },
     Clause {
         id: "storage.order-in-batch",
         title: "a batch has the messages of a key in the order of insertion",
         demands: "batch: \"for one key, the order of insertion\"",
+        timed: false,
         check: |stage| Box::pin(order_in_batch(stage)),
     },
     Clause {
         id: "storage.order-across-claims",
         title: "from claim to claim, the messages of a key come in the order of insertion",
         demands: "claim: \"With strict order, a key's rows are claimed in insertion order\"",
+        timed: false,
         check: |stage| Box::pin(order_across_claims(stage)),
     },
     Clause {
         id: "storage.limit",
         title: "a claim returns at most `limit` rows, and leases no others",
         demands: "claim-request: \"At most so many rows\"",
+        timed: false,
         check: |stage| Box::pin(limit(stage)),
     },
     Clause {
         id: "storage.max-bytes",
         title: "a claim returns at most `max-bytes`, or else one row",
         demands: "claim-request: \"At most so many bytes, headers and keys included (the first row may be larger)\"",
+        timed: false,
         check: |stage| Box::pin(max_bytes(stage)),
     },
     Clause {
         id: "storage.max-message-bytes",
         title: "a row over `max-message-bytes` ends dead and is reported, and lets the others go",
         demands: "claim-request: \"A row with more bytes than this ends dead instead of being claimed\"",
+        timed: false,
         check: |stage| Box::pin(max_message_bytes(stage)),
     },
 ];
@@ -100,42 +106,79 @@ async fn limit(stage: &Stage) -> Checked {
     same("the messages of all claims", &seen, &["0", "1", "2", "3", "4"].map(str::to_owned).to_vec())
 }
 
+/// Bytes of a message as the contract counts them: payload, key, names and values of headers.
+fn bytes_of(message: Message<'_>) -> usize {
+    let headers: usize = message.headers().map(|(name, value)| name.len() + value.len()).sum();
+    message.payload().map_or(0, <[u8]>::len) + message.key().map_or(0, str::len) + headers
+}
+
 async fn max_bytes(stage: &Stage) -> Checked {
     const ROW: usize = 10_000;
+    const ROWS: usize = 6;
     const MOST: u64 = 25_000;
     let host = stage.host().await?;
-    let payload = "x".repeat(ROW);
-    stage.insert_of(&host, None, &[payload.as_str(); 6]).await?;
-    let request = ClaimRequest { max_bytes: MOST, ..by("a") };
-    let mut found = 0;
-    while found < 5 {
-        let claimed = host.claim(&request).await?;
-        let rows = claimed.batch.len();
-        let bytes: usize = claimed.batch.messages().map(|message| message.payload().map_or(0, <[u8]>::len)).sum();
-        let fits = rows == 1 || u64::try_from(bytes).unwrap_or(u64::MAX) <= MOST;
-        expect(rows > 0 && fits, format!("some of the rows of {ROW} bytes, at most {MOST} bytes in all"), || {
-            format!("{rows} rows of {bytes} bytes in all, after {found} of 6 rows")
-        })?;
-        found += rows;
-        if found == 4 {
-            break;
-        }
-    }
+    let text = "x".repeat(ROW);
+    stage.insert_of(&host, None, &[text.as_str(); ROWS]).await?;
+    in_parts(&host, "payloads", ROWS, MOST).await?;
+    stage.insert_of(&host, None, &[text.as_str(); 2]).await?;
     let claimed = host.claim(&ClaimRequest { max_bytes: 1, ..by("a") }).await?;
-    expect(claimed.batch.len() == 1, format!("with max-bytes = 1: one row, of {ROW} bytes"), || format!("{} rows", claimed.batch.len()))
+    expect(claimed.batch.len() == 1, format!("with max-bytes = 1: one row, of {ROW} bytes"), || format!("{} rows", claimed.batch.len()))?;
+    in_parts(&host, "payloads", 1, MOST).await?;
+    // A database has an index on keys, and an index has a limit: many long keys, and none too long.
+    let keys: Vec<String> = (0..40).map(|number| format!("{number:02}{}", "k".repeat(998))).collect();
+    let messages: Vec<_> = keys.iter().map(|key| message(Some(key), "p")).collect();
+    stage.insert(&host, &messages).await?;
+    in_parts(&host, "keys", keys.len(), MOST).await?;
+    let headers = || NewMessage { headers: vec![("name", text.as_bytes())], ..message(None, "p") };
+    let messages: Vec<_> = (0..ROWS).map(|_| headers()).collect();
+    match stage.insert_if_taken(&host, &messages).await? {
+        Ok(_) => in_parts(&host, "headers", ROWS, MOST).await,
+        // The table has none, or none so long.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Claims so many rows, with at most so many bytes in each claim.
+async fn in_parts(host: &Host, of: &str, rows: usize, most: u64) -> Checked {
+    let request = ClaimRequest { max_bytes: most, ..by("a") };
+    let mut found = 0;
+    while found < rows {
+        let claimed = host.claim(&request).await?;
+        let here = claimed.batch.len();
+        let bytes: usize = claimed.batch.messages().map(bytes_of).sum();
+        let fits = here == 1 || u64::try_from(bytes).unwrap_or(u64::MAX) <= most;
+        expect(here > 0 && fits, format!("some of the rows with long {of}, at most {most} bytes in all, or one"), || {
+            format!("{here} rows of {bytes} bytes in all, after {found} of {rows} rows")
+        })?;
+        found += here;
+    }
+    Ok(())
 }
 
 async fn max_message_bytes(stage: &Stage) -> Checked {
-    const MOST: u64 = 50_000;
+    const LARGE: usize = 100_000;
     let host = stage.host().await?;
-    let large = "x".repeat(100_000);
-    let inserted = stage.insert_of(&host, Some("k"), &[&large, "behind it"]).await?;
-    stage.insert_of(&host, None, &["beside it"]).await?;
-    let claimed = host.claim_all(&ClaimRequest { max_message_bytes: MOST, ..by("a") }).await?;
+    let text = "x".repeat(LARGE);
+    let long_key = "k".repeat(1_000);
+    too_large(stage, &host, "payload", message(Some("k"), &text), 50_000).await?;
+    too_large(stage, &host, "key", message(Some(&long_key), "p"), 800).await?;
+    too_large(stage, &host, "headers", NewMessage { headers: vec![("name", text.as_bytes())], ..message(Some("h"), "p") }, 50_000).await
+}
+
+/// That a message whose bytes are mostly in its `what` ends dead, and lets one behind it and one beside it go.
+async fn too_large(stage: &Stage, host: &Host, what: &str, large: NewMessage<'_>, most: u64) -> Checked {
+    let key = large.key;
+    let Ok(inserted) = stage.insert_if_taken(host, &[large]).await? else { return Ok(()) };
+    let [large_id] = inserted.as_slice() else { return Err(Stop::failed("one id", format!("{inserted:?}"))) };
+    // One with the same long key would be as large.
+    let behind = key.filter(|key| key.len() < 100);
+    stage.insert(host, &[message(behind, "behind it"), message(None, "beside it")]).await?;
+    let claimed = host.claim_all(&ClaimRequest { max_message_bytes: most, ..by("a") }).await?;
     let refused: Vec<&String> = claimed.refused.iter().map(|(id, _)| id).collect();
-    let large_id = inserted.first().ok_or_else(|| Stop::failed("two ids", "none"))?;
-    let expected = format!("the id {large_id} of the row of {} bytes among `refused`, where max-message-bytes is {MOST}", large.len());
+    let expected = format!("the id {large_id} of the row with a large {what} among `refused`, where max-message-bytes is {most}");
     expect(refused == [large_id], expected, || format!("refused: {refused:?}; claimed: {} rows", claimed.batch.len()))?;
-    claimed_exactly("of the others", &crate::ports::Claimed { refused: Vec::new(), ..claimed }, &["behind it", "beside it"])?;
-    claimed_nothing("once it was refused, also with a larger limit", &host.claim(&by("b")).await?)
+    let held = ids(&claimed.batch);
+    claimed_exactly("of the others", &Claimed { refused: Vec::new(), ..claimed }, &["behind it", "beside it"])?;
+    claimed_nothing("once it was refused, also with a larger limit", &host.claim(&by("b")).await?)?;
+    host.settle_held("a", Verdict::Delivered, &held).await
 }

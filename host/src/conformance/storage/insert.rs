@@ -2,12 +2,12 @@
 //! author's that reads them from its standard input.
 
 use crate::conformance::clause::Stop;
-use crate::domain::Batch;
+use crate::conformance::shell::ShellCommand;
+use crate::domain::{Batch, Failure, FailureCode};
 use crate::jsonl::JsonMessage;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 /// How long the command may take.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -15,21 +15,23 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// The variable that tells the command which database it is.
 const DATABASE: &str = "OUTHAUL_DATABASE";
 
+/// How a command ends that was given a message which the table cannot hold: `EX_DATAERR` of sysexits(3).
+const REFUSES: i32 = 65;
+
 /// Runs the command: messages go in as JSON, one a line; their ids come out, one a line, in the same order.
-pub(super) async fn by_command(command: &str, database: &str, batch: &Batch) -> Result<Vec<String>, Stop> {
-    let failed = |why: String| Stop::failed(format!("the command {command:?} to insert {} messages", batch.len()), why);
+pub(super) async fn by_command(command: &ShellCommand, database: &str, batch: &Batch) -> Result<Vec<String>, Stop> {
+    let failed = |why: String| Stop::failed(format!("the command {:?} to insert {} messages", command.line, batch.len()), why);
     let mut lines = String::new();
     for message in batch.messages() {
         lines.push_str(&serde_json::to_string(&JsonMessage::of(message)).map_err(|error| failed(error.to_string()))?);
         lines.push('\n');
     }
-    let mut running = Command::new("sh")
-        .args(["-c", command])
+    let mut running = command
+        .start()
         .env(DATABASE, database)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .kill_on_drop(true)
         .spawn()
         .map_err(|error| failed(format!("it cannot be started: {error}")))?;
     let stdin = running.stdin.take();
@@ -44,7 +46,11 @@ pub(super) async fn by_command(command: &str, database: &str, batch: &Batch) -> 
     let output = output.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         let told = crate::domain::text::clean_bytes(&output.stderr);
-        return Err(failed(format!("it ended with {}: {told}", output.status)));
+        let told = format!("it ended with {}: {told}", output.status);
+        if output.status.code() == Some(REFUSES) {
+            return Err(Stop::call("a message that the table can hold", &Failure::new(FailureCode::InvalidMessage, told)));
+        }
+        return Err(failed(told));
     }
     let ids: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     if ids.len() != batch.len() {
@@ -68,15 +74,20 @@ mod tests {
 
     #[tokio::test]
     async fn lines_go_in_and_ids_come_out() {
-        let ids = by_command("cat > /dev/null; echo \"$OUTHAUL_DATABASE-1\"; echo b", "sqlite:x", &batch()).await;
+        let ids = by_command(&"cat > /dev/null; echo \"$OUTHAUL_DATABASE-1\"; echo b".into(), "sqlite:x", &batch()).await;
         assert_eq!(ids, Ok(vec!["sqlite:x-1".to_owned(), "b".to_owned()]));
     }
 
     #[tokio::test]
     async fn a_command_that_fails_is_told_with_its_own_words() {
-        for (command, expected) in [("echo no table >&2; exit 3", "no table"), ("cat > /dev/null; echo 1", "it wrote 1 ids")] {
-            let Err(Stop::Failed { seen, .. }) = by_command(command, "", &batch()).await else { panic!("{command}") };
+        for (command, expected, refuses) in [
+            ("echo no table >&2; exit 3", "no table", false),
+            ("echo no bytes >&2; exit 65", "no bytes", true),
+            ("cat > /dev/null; echo 1", "it wrote 1 ids", false),
+        ] {
+            let Err(Stop::Failed { seen, code, .. }) = by_command(&command.into(), "", &batch()).await else { panic!("{command}") };
             assert!(seen.contains(expected), "{seen}");
+            assert_eq!(code, refuses.then_some(FailureCode::InvalidMessage), "{command}");
         }
     }
 }

@@ -16,6 +16,7 @@ mod stats;
 
 use super::clause::{Clause, Stages, Stop};
 use super::setup::SetupError;
+use super::shell::ShellCommand;
 use super::subject::StorageSubject;
 use crate::domain::Batch;
 use crate::plugin::Skew;
@@ -45,7 +46,7 @@ pub(crate) fn clauses() -> Vec<&'static Clause<Stage>> {
 pub(crate) struct Theatre {
     pub(crate) subject: Arc<StorageSubject>,
     places: Places,
-    insert_command: Option<String>,
+    insert_command: Option<ShellCommand>,
     number: AtomicU64,
 }
 
@@ -55,9 +56,9 @@ impl Theatre {
     /// # Errors
     /// If it does not open, or its database cannot be used.
     pub(crate) async fn new(subject: StorageSubject, insert_command: Option<String>) -> Result<Self, SetupError> {
-        let insert_command = insert_command.or_else(|| subject.setup.defaults.insert_command.clone());
+        let insert_command = subject.setup.beside.insert_command(insert_command)?;
         let places = Places::new(subject.setup.database.as_deref(), &subject).await?;
-        rehearse(&subject, &places, insert_command.as_deref()).await?;
+        rehearse(&subject, &places, insert_command.as_ref()).await?;
         Ok(Self { subject: Arc::new(subject), places, insert_command, number: AtomicU64::new(0) })
     }
 
@@ -70,14 +71,20 @@ impl Theatre {
     }
 }
 
-/// Opens the storage on a database of its own, and nothing else.
-async fn rehearse(subject: &StorageSubject, places: &Places, insert_command: Option<&str>) -> Result<(), SetupError> {
+/// Opens the storage on a database of its own, and nothing else. One that nothing can be put into cannot be tested.
+async fn rehearse(subject: &StorageSubject, places: &Places, insert_command: Option<&ShellCommand>) -> Result<(), SetupError> {
     let refused = |stop: Stop| SetupError::Refused(vec![stop.to_string()]);
     let place = places.set(subject).await.map_err(refused)?;
     if let Some(command) = insert_command {
         insert::by_command(command, &place.url, &Batch::default()).await.map_err(refused)?;
     }
-    subject.open(&place.url, &[("clause", "0")], Skew::None).await.map(|_| ())
+    let open = subject.open(&place.url, &[("clause", "0")], Skew::None).await?;
+    if insert_command.is_none() && !open.plugin.has_admin() {
+        let text = "the storage does not export storage-admin, so the kit cannot fill its table: name a command that does, with \
+                    --insert-command (see `outhaul plugin test --help`)";
+        return Err(SetupError::Refused(vec![text.to_owned()]));
+    }
+    Ok(())
 }
 
 impl Stages for Theatre {

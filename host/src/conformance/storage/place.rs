@@ -17,13 +17,30 @@ const MOST_BYTES: usize = 1 << 20;
 /// The name of the database in the configuration.
 const MAIN: &str = "main";
 
-/// The schemas of a PostgreSQL database that are not the server's.
-const SCHEMAS: &str =
-    "SELECT nspname::text FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema' ORDER BY nspname";
+/// Which schemas of a PostgreSQL database are not the server's.
+macro_rules! not_the_servers {
+    () => {
+        "n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'"
+    };
+}
 
-/// Everything in a PostgreSQL database that is not the server's: a table, view, sequence, index or type each counts.
-const COUNT_POSTGRES: &str = "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
-     WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'";
+/// Their names.
+const SCHEMAS: &str = concat!("SELECT n.nspname::text FROM pg_namespace AS n WHERE ", not_the_servers!(), " ORDER BY n.nspname");
+
+/// Everything in a PostgreSQL database that is not the server's. Whatever is in a schema depends on it in `pg_depend`, of whatever kind
+/// it is: tables, views, functions, types, operators. Besides: the schemas themselves, extensions, and what is in no schema.
+const COUNT_POSTGRES: &str = concat!(
+    "SELECT (SELECT count(*) FROM pg_depend AS d JOIN pg_namespace AS n ON d.refobjid = n.oid \
+              WHERE d.refclassid = 'pg_namespace'::regclass AND ",
+    not_the_servers!(),
+    ") + (SELECT count(*) FROM pg_namespace AS n WHERE n.nspname <> 'public' AND ",
+    not_the_servers!(),
+    ") + (SELECT count(*) FROM pg_extension WHERE extname <> 'plpgsql') \
+       + (SELECT count(*) FROM pg_largeobject_metadata) \
+       + (SELECT count(*) FROM pg_publication) \
+       + (SELECT count(*) FROM pg_event_trigger) \
+       + (SELECT count(*) FROM pg_foreign_server)"
+);
 
 /// The same of a SQLite file.
 const COUNT_SQLITE: &str = "SELECT count(*) FROM sqlite_master";
@@ -137,7 +154,7 @@ impl Database {
         Ok(Self { databases: Databases::new(&config.databases, &config.secrets) })
     }
 
-    /// How many tables, indexes and the like are in it.
+    /// How many tables and the like are in it: of every kind of object.
     ///
     /// # Errors
     /// Those of the database.

@@ -3,6 +3,7 @@
 use super::insert;
 use super::place::{Database, Place};
 use crate::conformance::clause::{Checked, Stop, expect};
+use crate::conformance::shell::ShellCommand;
 use crate::conformance::subject::{OpenStorage, StorageSubject};
 use crate::domain::{Batch, Column, Failure, FailureCode, NewMessage, Settlement, Verdict};
 use crate::plugin::{Request, Skew};
@@ -38,7 +39,7 @@ const MOST_ROWS: usize = 1_000;
 /// The stage of one clause.
 pub(crate) struct Stage {
     subject: Arc<StorageSubject>,
-    insert_command: Option<String>,
+    insert_command: Option<ShellCommand>,
     number: String,
     place: Place,
     /// Open already, for the first who asks.
@@ -143,7 +144,7 @@ pub(super) async fn patient<T, F: Future<Output = Result<T, Failure>>>(call: imp
         match call().await {
             Ok(done) => return Ok(done),
             Err(failure) if passes(&failure.code) && began.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
-            Err(failure) => return Err(Stop::failed("a call beside another worker's to succeed", failure.to_string())),
+            Err(failure) => return Err(Stop::call("a call beside another worker's to succeed", &failure)),
         }
     }
 }
@@ -155,7 +156,12 @@ fn passes(code: &FailureCode) -> bool {
 
 impl Stage {
     /// On an empty database: makes the table.
-    pub(super) async fn set(subject: Arc<StorageSubject>, insert_command: Option<String>, number: u64, place: Place) -> Result<Self, Stop> {
+    pub(super) async fn set(
+        subject: Arc<StorageSubject>,
+        insert_command: Option<ShellCommand>,
+        number: u64,
+        place: Place,
+    ) -> Result<Self, Stop> {
         let stage = Self { subject, insert_command, number: number.to_string(), place, first: Mutex::default() };
         if let Some(command) = &stage.insert_command {
             insert::by_command(command, &stage.place.url, &Batch::default()).await?;
@@ -210,11 +216,18 @@ impl Stage {
         messages.iter().for_each(|message| batch.push(message));
         match &self.insert_command {
             Some(command) => insert::by_command(command, &self.place.url, &batch).await,
-            None if host.open.plugin.has_admin() => host.enqueue(&batch).await,
-            None => Err(Stop::Skipped(
-                "the storage has no storage-admin, so nothing can be inserted: name a command that does it with --insert-command"
-                    .to_owned(),
-            )),
+            None => host.enqueue(&batch).await,
+        }
+    }
+
+    /// Inserts messages that the table may refuse: their ids, or else why it does.
+    ///
+    /// Only what says that the message cannot be held is a refusal. A storage that traps, or runs out of time, refuses nothing.
+    pub(super) async fn insert_if_taken(&self, host: &Host, messages: &[NewMessage<'_>]) -> Result<Result<Vec<String>, String>, Stop> {
+        match self.insert(host, messages).await {
+            Ok(ids) => Ok(Ok(ids)),
+            Err(Stop::Failed { seen, code: Some(FailureCode::InvalidMessage | FailureCode::TooLarge), .. }) => Ok(Err(seen)),
+            Err(stop) => Err(stop),
         }
     }
 
@@ -227,7 +240,7 @@ impl Stage {
 
 /// A call that should have succeeded.
 pub(super) fn call_failed(call: &'static str) -> impl Fn(Failure) -> Stop {
-    move |failure| Stop::failed(format!("the call `{call}` to succeed"), failure.to_string())
+    move |failure| Stop::call(format!("the call `{call}` to succeed"), &failure)
 }
 
 impl Host {

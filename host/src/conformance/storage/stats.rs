@@ -15,12 +15,14 @@ pub(super) static CLAUSES: &[Clause<Stage>] = &[
         id: "storage.stats",
         title: "rows are counted by state, and the oldest by its age",
         demands: "stats: what each of the counts is",
+        timed: true,
         check: |stage| Box::pin(stats(stage)),
     },
     Clause {
         id: "storage.wake",
         title: "the wake source tells of a message that was inserted",
         demands: "description.wake: \"How the host learns of new rows sooner than by polling\"",
+        timed: true,
         check: |stage| Box::pin(wake(stage)),
     },
 ];

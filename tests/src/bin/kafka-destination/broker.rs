@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// So many that a few keys do not meet in one.
 const PARTITIONS: i32 = 64;
@@ -41,6 +42,7 @@ pub(crate) enum Answer {
     Invalid,
     TooLarge,
     Unauthorized,
+    Slow { ms: u64 },
     Silent,
     Broken,
 }
@@ -162,10 +164,15 @@ fn handle(mut frame: Bytes, address: SocketAddr, state: &Mutex<State>) -> Result
             let request = ProduceRequest::decode(&mut frame, version)?;
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             let (response, fate) = produce(&request, &mut state)?;
+            drop(state);
             let answer = encoded::<ProduceRequest>(&header, version, &response)?;
             return Ok(match fate {
                 Answer::Silent => Fate::Unanswered,
                 Answer::Broken => Fate::Broken(answer),
+                Answer::Slow { ms } => {
+                    std::thread::sleep(Duration::from_millis(ms));
+                    Fate::Answered(answer)
+                }
                 _ => Fate::Answered(answer),
             });
         }
@@ -194,6 +201,9 @@ fn produce(request: &ProduceRequest, state: &mut State) -> Result<(ProduceRespon
             let ids: Vec<_> = records.iter().map(id_of).collect();
             let answers: Vec<Answer> = ids.iter().map(|(id, _)| state.answer(id)).collect();
             let has = |answer: Answer| answers.contains(&answer);
+            if let Some(slow) = answers.iter().find(|answer| matches!(answer, Answer::Slow { .. })) {
+                fate = *slow;
+            }
             for whole in [Answer::Silent, Answer::Broken] {
                 if has(whole) {
                     fate = whole;

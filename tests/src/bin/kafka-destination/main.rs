@@ -25,7 +25,7 @@ enum Ask {
 fn main() -> Result<()> {
     let broker = Broker::start()?;
     let mut output = std::io::stdout().lock();
-    let answers = ["accept", "unavailable", "invalid", "too_large", "unauthorized", "silent", "broken"];
+    let answers = ["accept", "unavailable", "invalid", "too_large", "unauthorized", "slow", "silent", "broken"];
     let ready = json!({ "address": broker.address.to_string(), "answers": answers, "shows": ["binary_headers", "tombstones"] });
     writeln!(output, "{ready}")?;
     output.flush()?;
