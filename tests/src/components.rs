@@ -69,6 +69,9 @@ fn replaced(bytes: &[u8], from: &str, to: &str) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// What is said of a component whose import no host has: which one, in words of ours.
+const MISSING_IMPORT: &str = "needs what this host does not offer: it imports wasi:http/outgoing-handles@0.2.";
+
 /// A candidate for the place of http-publisher that must be refused, and what is said of it.
 #[derive(Debug, Clone)]
 pub struct Bad {
@@ -93,7 +96,7 @@ pub fn bad() -> Result<Vec<Bad>> {
     Ok(vec![
         Bad { what: "a truncated component", bytes: half, told: "is truncated or damaged" },
         Bad { what: "a component of another world", bytes: built("sqlite-storage")?, told: "is not a publisher: it exports" },
-        Bad { what: "one that wants an import which does not exist", bytes: unknown, told: "needs what this host does not offer" },
+        Bad { what: "one that wants an import which does not exist", bytes: unknown, told: MISSING_IMPORT },
         Bad { what: "one for another version of the contract", bytes: newer, told: "this host speaks outhaul:adapter@0.1" },
         Bad { what: "a core module", bytes: b"\0asm\x01\0\0\0".to_vec(), told: "is a core module, not a component" },
         Bad {

@@ -354,6 +354,16 @@ impl Rig {
         Ok(self.run(&[&["enqueue", "--storage", "outbox"], arguments].concat())?.success()?.trim().to_owned())
     }
 
+    /// Enqueues a message with this many bytes in headers of 100 KB: the id.
+    ///
+    /// # Errors
+    /// If it fails.
+    pub fn enqueue_with_headers(&self, bytes: usize) -> Result<String> {
+        let headers: Vec<String> = (0..bytes.div_ceil(100_000)).map(|at| format!("x-large-{at}={}", "x".repeat(100_000))).collect();
+        let arguments = headers.iter().flat_map(|header| ["--header", header]);
+        self.enqueue(&["--topic", "large", "--payload", "x"].into_iter().chain(arguments).collect::<Vec<_>>())
+    }
+
     /// `outhaul drain --json`: its summary.
     ///
     /// # Errors

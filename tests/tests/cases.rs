@@ -13,6 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use outhaul_tests::host::Host;
 use outhaul_tests::ledger::{Event, Report};
 use outhaul_tests::outbox::DELIVERED;
+use outhaul_tests::process::processor_time;
 use outhaul_tests::receiver::{Answer, Receiver, Request};
 use outhaul_tests::rig::{Config, Rig};
 use rusqlite::Connection;
@@ -172,19 +173,11 @@ fn case_06_a_row_without_a_route_ends_dead_and_the_others_flow_and_the_host_is_i
     let reason = rows[50].last_error.as_deref().context("no reason was recorded")?;
     assert!(reason.contains("nowhere") && reason.contains("route"), "{reason}");
 
-    let before = cpu_time(host.process().id())?;
+    let before = processor_time(host.process().id())?;
     std::thread::sleep(Duration::from_secs(1));
-    let busy = cpu_time(host.process().id())? - before;
+    let busy = processor_time(host.process().id())? - before;
     assert!(busy < Duration::from_millis(300), "an idle host used {busy:?} of a second");
     host.shut_down()
-}
-
-/// Processor time that a process has used: fields 14 and 15 of /proc/PID/stat, in hundredths of a second.
-fn cpu_time(pid: i32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit(')').next().context("no name in stat")?;
-    let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
-    Ok(Duration::from_millis(ticks * 10))
 }
 
 /// Case 9 (jentic/jentic-one#529): eight processes claim while a writer commits all the time.
@@ -368,6 +361,24 @@ fn case_13_the_exact_stored_bytes_are_signed() -> Result<()> {
         assert_eq!(signature, BASE64.encode(expected.finalize().into_bytes()));
         assert_eq!(&request.body[..], body);
     }
+    Ok(())
+}
+
+/// More headers than the host's library takes by itself (128 KiB), and more than any server takes.
+#[test]
+fn large_headers_arrive_or_end_dead_and_never_stop_a_destination() -> Result<()> {
+    let receiver = Receiver::accepting()?;
+    let rig = Rig::new(&Config::to(receiver.address())?)?;
+    let large = rig.enqueue_with_headers(200_000)?;
+    let too_large = rig.enqueue_with_headers(300_000)?;
+    let small = rig.outbox()?.add("orders", None, b"x")?;
+    let summary = rig.drain()?;
+    assert_eq!((&summary["sent"], &summary["failed"]), (&2.into(), &1.into()), "{summary}");
+    let outbox = rig.outbox()?;
+    assert_eq!([&large, &small].map(|id| outbox.row(id).map(|row| row.status).ok()), [(); 2].map(|()| Some(DELIVERED.to_owned())));
+    let row = outbox.row(&too_large)?;
+    let error = row.last_error.context("a dead row says why")?;
+    assert!(row.attempts == 1 && error.contains("too-large") && error.contains("256 KiB"), "{error}");
     Ok(())
 }
 

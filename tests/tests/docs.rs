@@ -8,12 +8,15 @@ use outhaul_tests::docs::page::Page;
 use outhaul_tests::docs::run::{Told, run};
 use outhaul_tests::docs::stage::Stage;
 use outhaul_tests::places;
+use outhaul_tests::registry::push;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Blocks that are shown and not run, of all pages: a change of this number wants a reason.
-const NOT_RUN: usize = 6;
+const NOT_RUN: usize = 4;
 
 /// A page, and what a reader has when beginning with it.
 struct Scene {
@@ -39,7 +42,7 @@ pages! {
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
     docs_conformance: "docs/conformance.md", Stage::relay;
     docs_plugin_drive: "docs/plugin-drive.md", Stage::relay;
-    docs_registries: "docs/registries.md", registry_settings;
+    docs_registries: "docs/registries.md", registry;
     examples: "examples/publishers/README.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
     wit: "wit/README.md", Stage::relay;
@@ -93,10 +96,22 @@ fn kafka_settings() -> Result<Stage> {
     Stage::relay()?.with_settings(&format!("{RELAY}{publisher}"))?.with_file("secrets/kafka", "password")
 }
 
-fn registry_settings() -> Result<Stage> {
+/// With a registry that has the page's image. None: there is no registry.
+fn registry() -> Result<Option<Stage>> {
+    let Some(registry) = outhaul_services::registry() else { return Ok(None) };
+    let repository = "acme/http-publisher";
+    let pinned = push(&registry, repository, "1.4", &components::publisher("0.2.0")?)?;
     let folder = tempfile::tempdir()?;
     let certificates = Certificates::create(folder.path().to_owned(), None)?;
-    Stage::relay()?.with_settings(RELAY)?.with_file("ca.pem", fs::read(certificates.ca())?)?.with_file("secrets/registry", "password")
+    let stage = Stage::relay()?
+        .with_settings(RELAY)?
+        .with_file("ca.pem", fs::read(certificates.ca())?)?
+        .with_file("secrets/registry", "password")?
+        .with_file("outhaul.toml", format!("{RELAY}[registries.{:?}]\nplain_http = true\n", registry.name()))?
+        .standing_in("ghcr.io/acme/http-publisher@sha256:3f0c...", &pinned)
+        .standing_in("ghcr.io/acme/http-publisher:1.4", &format!("{}/{repository}:1.4", registry.name()))
+        .keeping(registry);
+    Ok(Some(stage))
 }
 
 /// The storage of an existing table, of which the pages of storages show parts.
@@ -194,6 +209,21 @@ fn few_blocks_are_not_run() -> Result<()> {
             .extend(page.blocks.iter().filter_map(|block| Some(format!("{}:{}: {}", scene.page, block.line, block.marks.get("not-run")?))));
     }
     assert_eq!(reasons.len(), NOT_RUN, "{reasons:#?}");
+    Ok(())
+}
+
+#[test]
+fn every_clause_is_documented_with_its_title() -> Result<()> {
+    let listed = Command::new(places::outhaul()?).args(["plugin", "test", "--list", "--json"]).output().context("cannot run outhaul")?;
+    let listed: Value = serde_json::from_slice(&listed.stdout).context("no list")?;
+    let text = |clause: &Value, key: &str| clause[key].as_str().map(str::to_owned).with_context(|| format!("a clause without {key}"));
+    let clauses = listed["clauses"].as_array().context("no clauses")?;
+    let rows = clauses.iter().map(|clause| Ok(format!("| `{}` | {} |", text(clause, "id")?, text(clause, "title")?)));
+    let listed: BTreeSet<String> = rows.collect::<Result<_>>()?;
+    let page = fs::read_to_string(places::checkout().join("docs/conformance.md"))?;
+    let is_clause = |line: &&str| line.starts_with("| `storage.") || line.starts_with("| `publisher.");
+    let documented = page.lines().filter(is_clause).map(str::to_owned).collect();
+    assert_eq!(listed, documented, "left: what the host lists; right: docs/conformance.md");
     Ok(())
 }
 

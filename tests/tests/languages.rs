@@ -148,6 +148,21 @@ fn a_destination_that_is_not_there_or_not_granted_ends_nothing(language: &str) -
     Ok(())
 }
 
+fn large_headers_arrive_or_end_dead_and_never_stop_a_destination(language: &str) -> Result<()> {
+    let receiver = Receiver::accepting()?;
+    let Some((rig, _)) = rig(language, &receiver)? else { return Ok(()) };
+    let large = rig.enqueue_with_headers(200_000)?;
+    let too_large = rig.enqueue_with_headers(300_000)?;
+    let small = rig.outbox()?.add("orders", None, b"x")?;
+    rig.drain()?;
+    let outbox = rig.outbox()?;
+    assert_eq!((outbox.row(&large)?.status, outbox.row(&small)?.status), (DELIVERED.to_owned(), DELIVERED.to_owned()));
+    let row = outbox.row(&too_large)?;
+    let error = row.last_error.context("a dead row says why")?;
+    assert!(row.attempts == 1 && error.contains("too-large") && error.contains("256 KiB"), "{error}");
+    Ok(())
+}
+
 fn configuration_errors_name_the_key(language: &str) -> Result<()> {
     let receiver = Receiver::accepting()?;
     let Some((rig, config)) = rig(language, &receiver)? else { return Ok(()) };
@@ -329,6 +344,10 @@ macro_rules! languages {
             #[test]
             fn a_destination_that_is_not_there_or_not_granted_ends_nothing() -> Result<()> {
                 super::a_destination_that_is_not_there_or_not_granted_ends_nothing(LANGUAGE)
+            }
+            #[test]
+            fn large_headers_arrive_or_end_dead_and_never_stop_a_destination() -> Result<()> {
+                super::large_headers_arrive_or_end_dead_and_never_stop_a_destination(LANGUAGE)
             }
             #[test]
             fn configuration_errors_name_the_key() -> Result<()> {

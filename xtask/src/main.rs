@@ -66,10 +66,13 @@ enum Command {
         /// Only this language: rust, js, python, c or go.
         language: Option<String>,
     },
-    /// Measure what each language costs: size, the host's start without and with compiled code, the time of a message.
+    /// Measure what each language costs: size, the host's start without and with compiled code, a message.
     ///
-    /// Wants a machine with nothing else to do. OUTHAUL_HOST names another host to measure, such as target/release/outhaul.
+    /// Prints the table of examples/publishers/README.md. Wants a machine with nothing else to do.
     ExamplesCost {
+        /// With an optimised host: building it takes minutes the first time.
+        #[arg(long)]
+        release: bool,
         /// Arguments for the program, e.g. `-- --messages 5000 --runs 7`; `-- --help` lists them.
         #[arg(last = true)]
         rest: Vec<OsString>,
@@ -225,10 +228,15 @@ fn main() -> Result<()> {
             prepare(&workspace)?;
             examples(&workspace, "tour", language.map(OsString::from))
         }
-        Command::ExamplesCost { rest } => {
+        Command::ExamplesCost { release, rest } => {
             prepare(&workspace)?;
             examples(&workspace, "build", None)?;
-            examples(&workspace, "cost", rest)
+            if !release {
+                return examples(&workspace, "cost", rest);
+            }
+            step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))?;
+            let arguments: Vec<OsString> = ["cost".into()].into_iter().chain(rest).collect();
+            step("examples: cost", || workspace.start_with_optimised_host("languages", &arguments))
         }
         Command::Throughput { rest } => {
             setup::run()?;

@@ -67,16 +67,26 @@ impl Workspace {
         self.run(self.program(program).get_program(), arguments)
     }
 
+    /// The same, with the host of target/release.
+    pub(crate) fn start_with_optimised_host(&self, program: &str, arguments: &[OsString]) -> Result<()> {
+        let host = self.target.join("release").join(format!("outhaul{}", std::env::consts::EXE_SUFFIX));
+        self.finish(self.program(program).args(arguments).env("OUTHAUL_HOST", host))
+    }
+
     /// The command for such a program.
     pub(crate) fn program(&self, name: &str) -> Command {
         Command::new(self.target.join("debug").join(format!("{name}{}", std::env::consts::EXE_SUFFIX)))
     }
 
     fn run<A: AsRef<OsStr>>(&self, program: &OsStr, arguments: impl IntoIterator<Item = A>) -> Result<()> {
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.root).env("OUTHAUL_PLUGINS", self.plugins()).env("OUTHAUL_FIXTURES", self.fixtures());
+        self.finish(Command::new(program).args(arguments))
+    }
+
+    /// Runs a command in the checkout, with the built things named to it, and fails if it does.
+    fn finish(&self, command: &mut Command) -> Result<()> {
+        command.current_dir(&self.root).env("OUTHAUL_PLUGINS", self.plugins()).env("OUTHAUL_FIXTURES", self.fixtures());
         command.env("OUTHAUL_SERVICES", self.target.join("services/state.json"));
-        let status = command.status().with_context(|| format!("cannot run {}", Path::new(program).display()))?;
+        let status = command.status().with_context(|| format!("cannot run {}", Path::new(command.get_program()).display()))?;
         if !status.success() {
             bail!("{command:?} failed ({status})");
         }

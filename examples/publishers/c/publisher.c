@@ -15,6 +15,10 @@ static const char *const OWN[] = {
     "idempotency-key", "outhaul-topic", "outhaul-key", "outhaul-attempt", "outhaul-tombstone",
 };
 
+// Most bytes of a request's headers, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). No server takes more by
+// itself than 1 MiB, most take less, and the host stops a component that hands over too much.
+#define MAX_HEADER_BYTES ((size_t)256 * 1024)
+
 static bool invalid(const char *detail, exports_outhaul_adapter_publisher_failure_t *err) {
   *err = failure(OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_INVALID_CONFIGURATION, detail);
   return false;
@@ -100,8 +104,15 @@ static outcome_t send_message(message_t message, uint64_t left_ms) {
   }
   if (!has_type) add(headers, &count, "content-type", text_of("application/octet-stream"));
 
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; i++) bytes += headers[i].f0.len + headers[i].f1.len + 32;
   wasi_http_types_list_tuple2_field_name_field_value_t list = {headers, count};
-  const answer_t answer = http_post(&settings.url, &list, payload, left_ms < settings.timeout_ms ? left_ms : settings.timeout_ms);
+  answer_t answer = {.status = 0};
+  if (bytes > MAX_HEADER_BYTES) {
+    answer.outcome = reject(OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_TOO_LARGE, "the headers are over 256 KiB");
+  } else {
+    answer = http_post(&settings.url, &list, payload, left_ms < settings.timeout_ms ? left_ms : settings.timeout_ms);
+  }
   free(headers);
   free(topic);
   free(key_text);

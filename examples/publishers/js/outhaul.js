@@ -3,7 +3,8 @@
 import { report } from 'outhaul:adapter/progress@0.1.0';
 import { write } from 'outhaul:adapter/log@0.1.0';
 
-const utf8 = new TextDecoder();
+// Every character counts, a byte order mark at the start as well.
+const utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
 
 // Value `index` of a column as bytes; null: none.
 function bytes(column, index) {

@@ -8,6 +8,10 @@ const OWN = new Set([
   'idempotency-key', 'outhaul-topic', 'outhaul-key', 'outhaul-attempt', 'outhaul-tombstone',
 ]);
 
+// Most bytes of a request's headers, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). No server takes more by
+// itself than 1 MiB, most take less, and the host stops a component that hands over too much.
+const MAX_HEADER_BYTES = 256 * 1024;
+
 // How many requests are under way at once.
 const CONCURRENCY = 16;
 
@@ -25,25 +29,30 @@ function parse(config) {
   return { url, timeoutMs, where: new URL(url).host };
 }
 
+// As [name, text] pairs; texts of one byte a character, as Headers take them.
 function headersOf(message) {
-  const headers = new Headers();
-  headers.append('idempotency-key', message.id);
-  headers.append('outhaul-topic', encodeURIComponent(message.topic));
-  if (message.key !== null) headers.append('outhaul-key', encodeURIComponent(message.key));
-  headers.append('outhaul-attempt', String(message.attempts));
-  if (message.payload === null) headers.append('outhaul-tombstone', 'true');
+  const headers = [
+    ['idempotency-key', message.id],
+    ['outhaul-topic', encodeURIComponent(message.topic)],
+    ['outhaul-attempt', String(message.attempts)],
+  ];
+  if (message.key !== null) headers.push(['outhaul-key', encodeURIComponent(message.key)]);
+  if (message.payload === null) headers.push(['outhaul-tombstone', 'true']);
   for (const [name, value] of message.headers) {
-    // Headers take text of one byte a character.
-    if (!OWN.has(name.toLowerCase())) headers.append(name, String.fromCharCode(...value));
+    if (!OWN.has(name.toLowerCase())) headers.push([name, Array.from(value, (byte) => String.fromCharCode(byte)).join('')]);
   }
-  if (!headers.has('content-type')) headers.append('content-type', 'application/octet-stream');
+  if (!headers.some(([name]) => name.toLowerCase() === 'content-type')) headers.push(['content-type', 'application/octet-stream']);
   return headers;
 }
 
 async function send(message, leftMs) {
+  const given = headersOf(message);
+  if (given.reduce((sum, [name, value]) => sum + name.length + value.length + 32, 0) > MAX_HEADER_BYTES) {
+    return reject('too-large', `the headers are over ${MAX_HEADER_BYTES / 1024} KiB`);
+  }
   let headers;
   try {
-    headers = headersOf(message);
+    headers = new Headers(given);
   } catch (error) {
     return reject('invalid-message', `a header cannot be sent: ${error.message}`);
   }

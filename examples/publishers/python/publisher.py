@@ -14,6 +14,10 @@ OWN = {
     "idempotency-key", "outhaul-topic", "outhaul-key", "outhaul-attempt", "outhaul-tombstone",
 }  # fmt: skip
 
+# Most bytes of a request's headers, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). No server takes more by
+# itself than 1 MiB, most take less, and the host stops a component that hands over too much.
+MAX_HEADER_BYTES = 256 * 1024
+
 
 class Settings:
     """The configuration, checked. Raises what `open` has to raise."""
@@ -66,9 +70,12 @@ class Publisher(exports.Publisher):
 
 def send(message: outhaul.Message, left_ms: int):
     where = settings.where
+    headers = headers_of(message)
+    if sum(len(name) + len(value) + 32 for name, value in headers) > MAX_HEADER_BYTES:
+        return outhaul.reject("too-large", f"the headers are over {MAX_HEADER_BYTES // 1024} KiB")
     try:
         timeout_ms = min(settings.timeout_ms, left_ms)
-        status, retry_after = post(settings.url, headers_of(message), message.payload or b"", timeout_ms)
+        status, retry_after = post(settings.url, headers, message.payload or b"", timeout_ms)
     except HttpError as error:
         return outhaul.retry(error.code, f"{where}: {error}")
     except ValueError as error:

@@ -84,6 +84,11 @@ class PublisherTest(unittest.TestCase):
         )
         self.assertEqual(self.reports, list(enumerate(outcomes)))
 
+    def test_headers_that_no_server_takes_are_too_large(self):
+        outcomes = self.publish({"headers": [("x", "x" * publisher.MAX_HEADER_BYTES)]}, {})
+        self.assertEqual(outcomes, [outhaul.reject("too-large", "the headers are over 256 KiB"), outhaul.DELIVERED])
+        self.assertEqual(len(self.posted), 1)
+
     def test_errors_of_the_configuration_name_the_key(self):
         for config, key in [
             ({}, "`url`"), ({"url": "ftp://h/"}, "`url`"), ({"url": "http://a@h/"}, "`url`"),

@@ -193,10 +193,11 @@ fn secrets(config: &Config, findings: &mut Findings) {
             used.extend(postgres.secrets());
         }
     }
+    used.extend(config.registries.values().filter_map(|registry| Some(&registry.credentials.as_ref()?.password)));
     for (name, source) in &config.secrets {
         let what = format!("secrets.{name}");
         if !used.contains(name) {
-            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets), and no database uses it");
+            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets), and no database and no registry uses it");
             continue;
         }
         match source {

@@ -5,7 +5,7 @@ use super::{CommandResult, output};
 use crate::atomic;
 use crate::config::{Config, check_name};
 use crate::oci::{Reference, Registries};
-use crate::plugin::{self, PluginError};
+use crate::plugin::{self, Inspection, Pins, PluginError};
 use anyhow::{Context, anyhow};
 use std::path::Path;
 
@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// Take what the tag (or `latest`) means now, and say its digest.
     #[arg(long)]
     resolve: bool,
+    /// Put it in place although the pins have another one under its name: hosts go on without it until `outhaul plugin pin`.
+    #[arg(long)]
+    replace_pinned: bool,
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
@@ -58,6 +61,11 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
     if seen.world.is_none() {
         let text = format!("{} is not put in place: it is a component and no adapter, because it exports neither world", pulled.pinned);
         return Err(CommandError::usage(anyhow!(text)));
+    }
+    let pins = Pins::read(&config.plugins.pins).map_err(CommandError::usage)?;
+    let pins = pins.as_ref().filter(|_| !args.replace_pinned);
+    if let Some(objection) = objection(config, pins, &name, &seen) {
+        return Err(CommandError::usage(anyhow!("{} is not put in place: {objection}", pulled.pinned)));
     }
     let changed = !is_there(&file, &seen.sha256).await;
     if changed {
@@ -91,7 +99,86 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
     Ok(())
 }
 
+/// Why a component must not take a name: those who use it want another kind, or the pins have another component under it.
+fn objection(config: &Config, pins: Option<&Pins>, name: &str, seen: &Inspection) -> Option<String> {
+    let is_publisher = seen.world.as_deref().is_some_and(|world| world.starts_with("publisher"));
+    let misled = if is_publisher {
+        let storage = config.storages.values().find(|storage| storage.plugin == name);
+        storage.map(|storage| format!("it is a publisher, and storages.{} uses the name {name}", storage.name))
+    } else {
+        let publisher = config.publishers.values().map(|publisher| &publisher.adapter).find(|adapter| adapter.plugin == name);
+        publisher.map(|adapter| format!("it is a storage, and publishers.{} uses the name {name}", adapter.name))
+    };
+    if let Some(misled) = misled {
+        return Some(format!("{misled}: give it another one with --name"));
+    }
+    let (pins, pinned) = pins.and_then(|pins| Some((pins, pins.of(name)?)))?;
+    (pinned != seen.sha256).then(|| {
+        format!(
+            "{} pins another component as {name} (SHA-256 {pinned}; this one has {}), and no host would load it: give it another name with \
+             --name, or replace the pinned one with --replace-pinned and review it before `outhaul plugin pin`",
+            pins.file.display(),
+            seen.sha256
+        )
+    })
+}
+
 /// Whether a file is this component already: then a running host has nothing to look at.
 async fn is_there(file: &Path, sha256: &str) -> bool {
     plugin::inspect(file).await.is_ok_and(|seen| seen.sha256 == sha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+    use crate::plugin::Pin;
+
+    const CONFIG: &str = "
+        [databases.main]
+        url = \"sqlite:o.db\"
+        [storages.outbox]
+        plugin = \"rows\"
+        database = \"main\"
+        [publishers.webhooks]
+        plugin = \"hooks\"
+    ";
+
+    fn seen(world: &str, sha256: &str) -> Inspection {
+        Inspection {
+            file: "x.wasm".into(),
+            world: Some(world.to_owned()),
+            name: None,
+            version: None,
+            description: None,
+            imports: Vec::new(),
+            exports: Vec::new(),
+            requests: Vec::new(),
+            bytes: 0,
+            sha256: sha256.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_in_use_is_not_given_to_another_kind_nor_to_what_is_not_pinned() {
+        let config = config::parse(CONFIG, Path::new("outhaul.toml")).unwrap();
+        let pin = |sha256: &str| Pin { sha256: sha256.to_owned(), version: None };
+        let pins = Pins { file: "outhaul.lock".into(), plugins: [("hooks".to_owned(), pin("aa"))].into() };
+        for (name, world, sha256, told) in [
+            ("hooks", "publisher-adapter", "aa", None),
+            ("new", "publisher-adapter", "bb", None),
+            ("rows", "storage-adapter-full", "bb", None),
+            ("hooks", "publisher-adapter", "bb", Some("outhaul.lock pins another component as hooks (SHA-256 aa; this one has bb)")),
+            ("hooks", "storage-adapter", "aa", Some("it is a storage, and publishers.webhooks uses the name hooks: give it another")),
+            ("rows", "publisher-adapter", "bb", Some("it is a publisher, and storages.outbox uses the name rows: give it another")),
+        ] {
+            let objection = objection(&config, Some(&pins), name, &seen(world, sha256));
+            match (told, objection) {
+                (None, None) => {}
+                (Some(told), Some(objection)) => assert!(objection.contains(told), "{name}: {objection}"),
+                (told, objection) => panic!("{name}: expected {told:?}, found {objection:?}"),
+            }
+        }
+        assert_eq!(objection(&config, None, "hooks", &seen("publisher-adapter", "bb")), None);
+    }
 }

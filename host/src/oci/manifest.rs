@@ -2,8 +2,8 @@
 //! manifest with one layer, which is the component.
 
 use super::Digest;
+use super::MAX_COMPONENT_BYTES;
 use super::error::Fault;
-use crate::plugin::MAX_COMPONENT_BYTES;
 use serde::Deserialize;
 
 /// An image manifest.

@@ -30,6 +30,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Largest component that is read or pulled, in bytes: the largest language runtimes are below 20 MiB.
+pub(crate) const MAX_COMPONENT_BYTES: u64 = 256 << 20;
+
 /// How long a pull may take in all. At the usual 20 MiB it allows for a line of 70 KB a second.
 const PATIENCE: Duration = Duration::from_secs(300);
 

@@ -2,14 +2,11 @@
 
 use super::manifest::Anatomy;
 use super::{Origin, PluginError};
-use crate::oci::Component;
+use crate::oci::{Component, MAX_COMPONENT_BYTES};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Largest component that is read, in bytes: the largest language runtimes are below 20 MiB.
-pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 /// Names that an error lists at most.
 const MAX_LISTED: usize = 20;
@@ -79,8 +76,8 @@ pub(super) async fn bytes(path: &Path) -> io::Result<(Vec<u8>, String)> {
         if !metadata.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }
-        if metadata.len() > MAX_BYTES {
-            return Err(io::Error::other(format!("it is larger than {MAX_BYTES} bytes")));
+        if metadata.len() > MAX_COMPONENT_BYTES {
+            return Err(io::Error::other(format!("it is larger than {MAX_COMPONENT_BYTES} bytes")));
         }
         let bytes = std::fs::read(&path)?;
         let digest = digest(&bytes);

@@ -177,7 +177,8 @@ impl Anatomy {
         if let Some(export) = self.exports.iter().find(base) {
             return Err(ComponentFault::WrongVersion { found: export.clone() });
         }
-        let found = if self.exports.is_empty() { "nothing".to_owned() } else { self.exports.join(", ") };
+        // A file that was cut between two sections is a whole component to every parser.
+        let found = if self.exports.is_empty() { "nothing (or it is truncated)".to_owned() } else { self.exports.join(", ") };
         Err(ComponentFault::WrongWorld { needed, found, wanted })
     }
 }
@@ -263,6 +264,11 @@ mod tests {
         assert_eq!(
             storage.check_publisher().unwrap_err().to_string(),
             "is not a publisher: it exports outhaul:adapter/storage@0.1.0, and outhaul:adapter/publisher is needed"
+        );
+        // Also what is left of one that was cut between two sections.
+        assert_eq!(
+            Anatomy::read(b"\0asm\x0d\0\x01\0").unwrap().check_storage().unwrap_err().to_string(),
+            "is not a storage: it exports nothing (or it is truncated), and outhaul:adapter/storage is needed"
         );
         let newer = anatomy(&["outhaul:adapter/publisher@0.2.0"], &[]);
         assert_eq!(

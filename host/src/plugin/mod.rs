@@ -31,7 +31,6 @@ mod sql_host;
 mod state;
 mod storage;
 
-pub(crate) use catalog::MAX_BYTES as MAX_COMPONENT_BYTES;
 pub use clock::Skew;
 pub use grants::Request;
 pub use inspect::{Inspection, inspect, inspect_bytes};
@@ -306,19 +305,19 @@ impl PluginHost {
         file: catalog::File,
         world: fn(&mut Linker<State>) -> wasmtime::Result<()>,
     ) -> Result<InstancePre<State>, PluginError> {
-        let path = file.path;
+        let catalog::File { path, bytes, digest, anatomy } = file;
         let host = self.clone();
         // Compiling takes seconds of all cores: not on the threads that run calls.
         let compiled = tokio::task::spawn_blocking(move || match &host.0.cache {
-            Some(cache) => cache.load(&host.0.engine, &file.bytes, &file.digest),
-            None => Component::from_binary(&host.0.engine, &file.bytes),
+            Some(cache) => cache.load(&host.0.engine, &bytes, &digest),
+            None => Component::from_binary(&host.0.engine, &bytes),
         })
         .await;
         let compile = |reason: String| PluginError::Compile { path: path.clone(), reason };
         let component = compiled.map_err(|error| compile(error.to_string()))?.map_err(|error| compile(format!("{error:#}")))?;
         let mut linker = Linker::new(&self.0.engine);
         state::link(&mut linker).and_then(|()| world(&mut linker)).map_err(|error| PluginError::Engine(format!("{error:#}")))?;
-        linker.instantiate_pre(&component).map_err(|error| import(&path, &error))
+        linker.instantiate_pre(&component).map_err(|error| absent(path, &anatomy.imports, &error))
     }
 
     fn shared(&self, kind: Kind, adapter: &AdapterConfig, anatomy: &Anatomy, origin: Origin<'_>) -> Result<Arc<Shared>, PluginError> {
@@ -344,6 +343,19 @@ impl PluginHost {
             skew: self.0.skew,
         }))
     }
+}
+
+/// Why a component does not link. The engine names the import in the words of its linker, and below that what is not as it should be.
+fn absent(path: PathBuf, imports: &[String], error: &wasmtime::Error) -> PluginError {
+    let told = error.to_string();
+    let Some(name) = imports.iter().find(|import| told.contains(&format!("`{import}`"))) else { return import(&path, error) };
+    let cause = error.root_cause().to_string();
+    let reason = if cause.ends_with("implementation is missing") {
+        format!("it imports {name}, which this host does not have")
+    } else {
+        format!("it imports {name}, which this host has in another form: {cause}")
+    };
+    PluginError::Import { path, reason }
 }
 
 fn import(path: &Path, error: &wasmtime::Error) -> PluginError {

@@ -41,6 +41,9 @@ pub enum ScaffoldError {
     /// The name cannot be that of a package.
     #[error("`{0}` cannot be the name of an adapter: use lower-case letters, digits and `-`, a letter first, at most 64 in all")]
     Name(String),
+    /// No crate in Rust can have that name here.
+    #[error("`{0}` cannot be the name of an adapter in Rust: Rust itself or a crate that outhaul uses has that name; choose another")]
+    Taken(String),
     /// There is no such example.
     #[error("there is no {kind} in {language} to begin with; there are: {known}")]
     Unknown {
@@ -72,6 +75,9 @@ pub fn create(parent: &Path, name: &str, language: Language, kind: Kind) -> Resu
     let is_plain = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     if !name.starts_with(|character: char| character.is_ascii_lowercase()) || !name.chars().all(is_plain) || name.len() > MAX_NAME {
         return Err(ScaffoldError::Name(name.to_owned()));
+    }
+    if language == Language::Rust && rust::is_taken(name) {
+        return Err(ScaffoldError::Taken(name.to_owned()));
     }
     let files = files(name, language, kind)?;
     let folder = parent.join(name);
@@ -189,6 +195,16 @@ mod tests {
             let error = create(folder.path(), name, Language::C, Kind::Publisher).unwrap_err();
             assert!(matches!(error, ScaffoldError::Name(_)), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn names_of_what_rust_has_already_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["outhaul-sdk", "serde", "wasip2", "std", "test", "fn", "async"] {
+            let error = create(folder.path(), name, Language::Rust, Kind::Publisher).unwrap_err();
+            assert!(matches!(error, ScaffoldError::Taken(_)), "{name}: {error}");
+        }
+        create(folder.path(), "fn", Language::C, Kind::Publisher).unwrap();
     }
 
     #[test]

@@ -42,6 +42,20 @@ const SDK: &[(&str, &str)] = &super::templates::files![
 /// This repository's manifest.
 const REPOSITORY: &str = include_str!("../../../Cargo.toml");
 
+/// Names that no crate can have: keywords (Rust reference, "Keywords"; cargo refuses them too), and the crates of the language itself.
+const LANGUAGE: &str = "abstract alloc as async await become box break const continue core crate do dyn else enum extern false final fn for gen if \
+    impl in let loop macro match mod move mut override priv proc-macro pub ref return self static std struct super test trait \
+    true try type typeof unsafe unsized use virtual where while yield";
+
+/// Whether a crate of the language or of this repository's dependencies has that name: no second one in its workspace could.
+pub(super) fn is_taken(name: &str) -> bool {
+    let mut known = Vec::new();
+    if let Ok(repository) = REPOSITORY.parse::<Table>() {
+        dependencies(&repository, &mut known);
+    }
+    LANGUAGE.split(' ').any(|word| word == name) || known.iter().any(|known| known == name)
+}
+
 /// Adds the workspace to the adapter's manifest, and returns the files beside it.
 pub(super) fn more(files: &mut [(String, Vec<u8>)]) -> Vec<(String, Vec<u8>)> {
     for (path, content) in files.iter_mut() {

@@ -19,6 +19,16 @@ const CONNECTION_LEVEL: &[&str] = &[
     "upgrade",
 ];
 
+/// Most bytes of the headers of one request, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). Servers take from
+/// 8 KiB (Apache, a line) to 1 MiB (Go) unless they are told otherwise, and hosts stop a component that hands over too much.
+pub const MAX_BYTES: usize = 256 << 10;
+
+/// Whether headers are more than a request may have.
+#[must_use]
+pub fn are_too_large<'a>(headers: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>) -> bool {
+    headers.into_iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum::<usize>() > MAX_BYTES
+}
+
 /// Whether a header belongs to the connection: never taken from a message or from the configuration.
 #[must_use]
 pub fn is_connection_level(name: &HeaderName) -> bool {
@@ -57,5 +67,15 @@ mod tests {
         }
         assert!(is_connection_level(&HeaderName::from_static("host")));
         assert!(!is_connection_level(&HeaderName::from_static("authorization")));
+    }
+
+    #[test]
+    fn names_values_and_the_number_of_headers_count() {
+        let too_large = |count: usize, bytes: usize| {
+            let (name, value) = (name("abcd").unwrap(), value(&vec![b'x'; bytes]).unwrap());
+            are_too_large(std::iter::repeat_n((&name, &value), count))
+        };
+        assert!(!too_large(0, 0) && !too_large(1, MAX_BYTES - 36) && too_large(1, MAX_BYTES - 35));
+        assert!(!too_large(MAX_BYTES / 36, 0) && too_large(MAX_BYTES / 36 + 1, 0));
     }
 }

@@ -4,6 +4,7 @@
 //! without waiting, and `wasi:io/poll` says which one to go on with. Fields are declared in the order in which they must be
 //! dropped: a WASI resource goes before the one that it was made from.
 
+use crate::header;
 use crate::request::Request;
 use crate::response::{Answer, Fault};
 use std::borrow::Cow;
@@ -155,6 +156,9 @@ impl<'a> crate::publish::Transport<'a> for WasiTransport<'a> {
 impl<'a> Exchange<'a> {
     fn start(index: usize, request: Request<'a>, timeout: Duration) -> Result<Self, Fault> {
         let unsendable = |what: &str| Fault::Unsendable(format!("the host does not take {what}"));
+        if header::are_too_large(request.headers.iter().map(|(name, value)| (name, value))) {
+            return Err(Fault::TooLarge(format!("the headers are over {} KiB", header::MAX_BYTES >> 10)));
+        }
         let headers: Vec<(String, Vec<u8>)> =
             request.headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect();
         let fields = Fields::from_list(&headers).map_err(|error| unsendable(&format!("a header ({error})")))?;

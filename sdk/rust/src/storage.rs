@@ -79,7 +79,9 @@ impl<S: Storage> Default for StorageSlot<S> {
     }
 }
 
-/// Exports a [`Storage`](crate::Storage) from the component, with the fused and the admin interface. Once a crate.
+/// Exports a [`Storage`](crate::Storage) from the component, with the fused and the admin interface (world `storage-adapter-full`). Once
+/// a crate. The world without the two, `storage-adapter`, has no macro: make its bindings with `wit_bindgen::generate!` from `wit/`.
+///
 /// Natively it is nothing: there the adapter is a plain type.
 #[macro_export]
 macro_rules! export_storage {

@@ -22,7 +22,7 @@
 //! | `toml` | Added to the configuration of the stage, and `outhaul check` must find nothing wrong |
 //! | `sql` | Run in the database of the stage, where it has one |
 //! | `toml parse-only` | Must be TOML: it is something else than configuration |
-//! | `json` | Must be JSON |
+//! | `json`, `jsonl` | Must be JSON, or each line of it |
 //! | `text quoted` | Each line must be a text of the program, `...` for what varies |
 //!
 //! Every address `127.0.0.1:PORT` of a page is replaced by one with a free port, the same everywhere on the page.

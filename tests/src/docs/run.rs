@@ -82,6 +82,12 @@ impl Run<'_> {
                 serde_json::from_str::<serde_json::Value>(&block.text).context("this is not JSON")?;
                 Ok(())
             }
+            "jsonl" => {
+                self.told.looked_at += 1;
+                let each = block.text.lines().map(serde_json::from_str::<serde_json::Value>);
+                each.collect::<Result<Vec<_>, _>>().context("a line is not JSON")?;
+                Ok(())
+            }
             _ if block.is("quoted") => {
                 self.told.looked_at += 1;
                 Sources::read()?.check(&block.text)
@@ -193,6 +199,7 @@ mod tests {
         fails_with("```\nls\n```\n", "no language");
         fails_with("```console not-run=\n$ ls\n```\n", "wants a reason");
         fails_with("```json\n{a}\n```\n", "not JSON");
+        fails_with("```jsonl\n{}\n{a}\n```\n", "a line is not JSON");
         fails_with("```toml parse-only\na\n```\n", "not TOML");
         fails_with("```text quoted\nno program says this\n```\n", "no source has");
         fails_with("[a](nowhere.md)\n", "docs/page.md:1: the link to nowhere.md leads nowhere");

@@ -1,13 +1,14 @@
 //! The folder that a page is run in, and what a reader has there already.
 
 use super::shell::Setting;
-use crate::places;
+use crate::{examples, places};
 use anyhow::{Context, Result};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -25,6 +26,8 @@ pub struct Stage {
     /// What configuration that is shown in parts is a part of.
     settings: toml::Table,
     sql: Option<Box<Sql>>,
+    /// Servers that go on until the page ends.
+    kept: Vec<Box<dyn Any>>,
 }
 
 /// Runs a script in the database of a stage.
@@ -71,8 +74,8 @@ impl Stage {
         symlink(places::outhaul()?, root.path().join("bin/outhaul"))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([root.path().join("bin")].into_iter().chain(std::env::split_paths(&path)))?;
-        // What components, and crates of adapters, are compiled to is kept from run to run.
-        let (cache, build) = (places::target()?.join("pages/cache"), places::target()?.join("pages/build"));
+        // What components are compiled to is kept from run to run; what crates of adapters need is shared with the example in Rust.
+        let (cache, build) = (places::target()?.join("pages/cache"), examples::home()?.join("src/http-rust/target"));
         let environment = [
             ("PATH", path.as_os_str()),
             ("XDG_CACHE_HOME", cache.as_os_str()),
@@ -81,13 +84,39 @@ impl Stage {
         ];
         let text = |value: &OsStr| value.to_str().map(str::to_owned).context("the environment is not UTF-8");
         let environment = environment.into_iter().map(|(name, value)| Ok((name.to_owned(), text(value)?))).collect::<Result<_>>()?;
-        Ok(Self { root, environment, stand_ins: Vec::new(), addresses: BTreeMap::new(), settings: toml::Table::new(), sql: None })
+        Ok(Self {
+            root,
+            environment,
+            stand_ins: Vec::new(),
+            addresses: BTreeMap::new(),
+            settings: toml::Table::new(),
+            sql: None,
+            kept: Vec::new(),
+        })
     }
 
     /// With something else in place of a text of the page, in commands, files and what they print.
     #[must_use]
     pub fn standing_in(mut self, for_text: &str, what: &str) -> Self {
         self.stand_ins.push((for_text.to_owned(), what.to_owned()));
+        self
+    }
+
+    /// With a program of its own, a script for sh, in place of one of the machine.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn with_program(self, name: &str, script: &str) -> Result<Self> {
+        let file = self.root.path().join("bin").join(name);
+        put(&file, format!("#!/bin/sh\n{script}\n").as_bytes())?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).with_context(|| format!("cannot change {}", file.display()))?;
+        Ok(self)
+    }
+
+    /// With something that must go on for as long as the page is run.
+    #[must_use]
+    pub fn keeping(mut self, what: impl Any) -> Self {
+        self.kept.push(Box::new(what));
         self
     }
 

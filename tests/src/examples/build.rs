@@ -47,7 +47,14 @@ pub(super) fn lacks(language: Language) -> Option<&'static str> {
         Language::Python => (!runs("python3", "-cimport venv, ensurepip")).then_some("python3 with its module venv is not installed"),
         Language::C => {
             let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".to_owned());
-            (!runs(&clang, "--version") || !Path::new("/usr/include/wasm32-wasi").is_dir())
+            // What it links with is of packages of its own.
+            let has = |argument: &str| {
+                let asked = Command::new(&clang).args(["--target=wasm32-wasi", argument]).stderr(Stdio::null()).output();
+                asked.is_ok_and(|told| Path::new(String::from_utf8_lossy(&told.stdout).trim()).is_file())
+            };
+            let whole =
+                has("--print-prog-name=wasm-ld") && has("--print-libgcc-file-name") && Path::new("/usr/include/wasm32-wasi").is_dir();
+            (!whole)
                 .then_some("clang for WebAssembly is not installed: apt-get install clang-19 lld-19 wasi-libc libclang-rt-19-dev-wasm32")
         }
         Language::Go => (!runs("go", "version")).then_some("go is not installed"),

@@ -1,13 +1,16 @@
-//! What each language costs: the size of its component, the host's start without and with compiled code, and the time a message takes.
+//! What each language costs: the size of its component, the host's start without and with compiled code, and a message; each by the clock
+//! and in processor time. Printed as the README of the publishers has it.
 
-use super::{ALL, Kind, component};
+use super::{ALL, Kind, Language, component};
 use crate::outbox::Outbox;
-use crate::places;
-use crate::process::poll;
 use crate::receiver::Receiver;
 use crate::rig::{Config, Rig};
-use anyhow::{Context, Result, ensure};
-use std::path::{Path, PathBuf};
+use crate::{places, process};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use std::fmt;
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How much is measured.
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 pub struct Amount {
     /// Messages of one run.
     #[arg(long, default_value_t = 2000)]
-    messages: u64,
+    messages: u32,
     /// Runs of each, of which the median counts; an odd number.
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -24,51 +27,100 @@ pub struct Amount {
     cold_starts: usize,
 }
 
-/// Measures the shipped publisher and those of the examples that are built, and prints a table.
+/// Measures the shipped publisher and those of the examples that are built, and prints a table in Markdown with what it was measured on.
 ///
 /// # Errors
 /// If a host does not start, or a message is lost.
 pub fn measure(amount: &Amount) -> Result<()> {
-    println!(
-        "{} with {} messages of 256 bytes, batches of 50, one lane, the median of {} runs and {} cold starts; {} cores, load {}",
-        places::outhaul()?.display(),
-        amount.messages,
-        amount.runs,
-        amount.cold_starts,
-        std::thread::available_parallelism()?,
-        std::fs::read_to_string("/proc/loadavg").map(|load| load.trim().to_owned()).unwrap_or_else(|_| "unknown".to_owned()),
-    );
-    println!("{:<16} {:>10} {:>12} {:>12} {:>12}", "publisher", "KiB", "first start", "start", "a message");
-    let mut publishers = vec![("http-publisher", places::plugins()?.join("http-publisher.wasm"))];
+    let mut publishers = vec![("bundled `http-publisher`", "http-publisher", places::plugins()?.join("http-publisher.wasm"))];
     for example in ALL.iter().filter(|example| example.kind == Kind::Publisher) {
-        publishers.extend(component(example.name)?.map(|file| (example.name, file)));
+        publishers.extend(component(example.name)?.map(|file| (spelled(example.language), example.name, file)));
     }
-    for (name, file) in publishers {
+    println!(
+        "| | component | first start: compiled, once | any other start | a message, host and database included |\n|---|---|---|---|---|"
+    );
+    for (spelled, name, file) in publishers {
         let cost = one(name, &file, amount).with_context(|| name.to_owned())?;
-        let milliseconds = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
-        let size = std::fs::metadata(&file)?.len() / 1024;
-        let [first, warm, message] = [cost.first_start, cost.start, cost.message].map(milliseconds);
-        println!("{name:<16} {size:>10} {first:>12} {warm:>12} {message:>12}");
+        let size = Size(fs::metadata(&file)?.len());
+        println!("| {spelled} | {size} | {} | {} | {} |", cost.first_start, cost.start, cost.message);
     }
+    let optimised = places::outhaul()?.components().any(|part| part.as_os_str() == "release");
+    println!(
+        "\nBy the clock, and in brackets the processor time of the host, in steps of 10 ms. {}, {} cores, load {} at the end. A start is \
+         `outhaul check`: the first, which compiles `sqlite-storage` as well, is {}, the others are {}. A message is one of {} of 256 bytes in \
+         `outhaul drain`, less an empty one, {}: one lane, batches of 50, each message an HTTP request to a receiver on the same machine.",
+        if optimised { "An optimised host" } else { "A host without optimisation" },
+        std::thread::available_parallelism()?,
+        fs::read_to_string("/proc/loadavg")?.split(' ').next().unwrap_or("unknown"),
+        runs(amount.cold_starts),
+        runs(amount.runs),
+        amount.messages,
+        runs(amount.runs),
+    );
     Ok(())
 }
 
+fn runs(number: usize) -> String {
+    if number > 1 { format!("the median of {number}") } else { "one run".to_owned() }
+}
+
+fn spelled(language: Language) -> &'static str {
+    match language {
+        Language::Rust => "Rust",
+        Language::Js => "JavaScript",
+        Language::Python => "Python",
+        Language::C => "C",
+        Language::Go => "Go",
+    }
+}
+
+/// Bytes, in the unit that reads best.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 >> 10 {
+            kib @ 0..1024 => write!(out, "{kib} KiB"),
+            kib => write!(out, "{}.{} MiB", kib >> 10, ((kib & 1023) * 10) >> 10),
+        }
+    }
+}
+
+/// What a command took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Took {
+    elapsed: Duration,
+    /// Of the process and all its threads, in user and in system mode.
+    processor: Duration,
+}
+
+impl fmt::Display for Took {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [elapsed, processor] = [self.elapsed, self.processor].map(|time| match time.as_secs_f64() {
+            seconds if seconds < 0.01 => format!("{:.2} ms", seconds * 1000.0),
+            seconds if seconds < 10.0 => format!("{seconds:.2} s"),
+            seconds => format!("{seconds:.0} s"),
+        });
+        write!(out, "{elapsed} ({processor})")
+    }
+}
+
 struct Cost {
-    /// Until the host is ready, everything compiled.
-    first_start: Duration,
+    /// `check`, everything compiled.
+    first_start: Took,
     /// The same with compiled code on disk.
-    start: Duration,
+    start: Took,
     /// From the table to the receiver and back to the table.
-    message: Duration,
+    message: Took,
 }
 
 fn one(name: &str, file: &Path, amount: &Amount) -> Result<Cost> {
     let receiver = Receiver::accepting()?;
     let rig = Rig::empty()?;
     let folder = rig.path().join("plugins");
-    std::fs::create_dir(&folder)?;
-    std::fs::copy(file, folder.join(format!("{name}.wasm")))?;
-    std::fs::copy(places::plugins()?.join("sqlite-storage.wasm"), folder.join("sqlite-storage.wasm"))?;
+    fs::create_dir(&folder)?;
+    fs::copy(file, folder.join(format!("{name}.wasm")))?;
+    fs::copy(places::plugins()?.join("sqlite-storage.wasm"), folder.join("sqlite-storage.wasm"))?;
     let address = receiver.address();
     let config = Config::to(address)?
         .set("plugins.dir", "plugins")
@@ -79,32 +131,22 @@ fn one(name: &str, file: &Path, amount: &Amount) -> Result<Cost> {
         .set("publishers.webhooks.config.url", format!("http://{address}/in"));
     rig.configure(&config)?;
     Outbox::create_database(&rig.database())?;
-    rig.run(&["schema", "--apply"])?.success()?;
+    run(&rig, &["schema", "--apply"])?;
 
-    let cache: PathBuf = rig.path().join("compiled");
+    let cache = rig.path().join("compiled");
     let first_starts = (0..amount.cold_starts.max(1)).map(|_| {
-        std::fs::remove_dir_all(&cache).context("no folder of compiled code")?;
-        start(&rig)
+        fs::remove_dir_all(&cache).context("no folder of compiled code")?;
+        Ok(run(&rig, &["check"])?.0)
     });
     let first_start = median(first_starts.collect::<Result<_>>()?);
-    let start_again = median((0..amount.runs.max(1)).map(|_| start(&rig)).collect::<Result<_>>()?);
-    let message = median((0..amount.runs.max(1)).map(|_| drain(&rig, amount.messages)).collect::<Result<_>>()?);
-    Ok(Cost { first_start, start: start_again, message })
+    let start = median((0..amount.runs.max(1)).map(|_| Ok(run(&rig, &["check"])?.0)).collect::<Result<_>>()?);
+    let message = median((0..amount.runs.max(1)).map(|_| drain(&rig, amount.messages.max(1))).collect::<Result<_>>()?);
+    Ok(Cost { first_start, start, message })
 }
 
-/// Until `/readyz` says so. Patience ends after a minute: a machine that needs so long has too much else to do.
-fn start(rig: &Rig) -> Result<Duration> {
-    let began = Instant::now();
-    let host = rig.host()?;
-    poll("the host to be ready", || Ok(host.get("/readyz")?.0 == 200))?;
-    let took = began.elapsed();
-    host.shut_down()?;
-    Ok(took)
-}
-
-/// The time of one of so many messages, without the start of the process.
-fn drain(rig: &Rig, messages: u64) -> Result<Duration> {
-    let time = |rows: u64| -> Result<Duration> {
+/// What one of so many messages took, without the start of the process.
+fn drain(rig: &Rig, messages: u32) -> Result<Took> {
+    let time = |rows: u32| -> Result<Took> {
         let body = "x".repeat(256);
         let mut outbox = rig.outbox()?;
         let transaction = outbox.connection().transaction()?;
@@ -112,17 +154,59 @@ fn drain(rig: &Rig, messages: u64) -> Result<Duration> {
             crate::outbox::insert(&transaction, "orders", None, body.as_bytes())?;
         }
         transaction.commit()?;
-        let began = Instant::now();
-        let sent = rig.drain()?["sent"].as_u64();
-        ensure!(sent == Some(rows), "{sent:?} of {rows} were sent");
-        Ok(began.elapsed())
+        let (took, output) = run(rig, &["drain", "--json"])?;
+        let sent = serde_json::from_str::<serde_json::Value>(&output)?["sent"].as_u64();
+        ensure!(sent == Some(rows.into()), "{sent:?} of {rows} were sent");
+        Ok(took)
     };
-    let empty = time(0)?;
-    let full = time(messages)?;
-    Ok(full.saturating_sub(empty) / u32::try_from(messages.max(1)).context("too many messages")?)
+    let (empty, full) = (time(0)?, time(messages)?);
+    let one = |full: Duration, empty: Duration| full.saturating_sub(empty) / messages;
+    Ok(Took { elapsed: one(full.elapsed, empty.elapsed), processor: one(full.processor, empty.processor) })
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+/// Runs a command of outhaul to its end, for as long as it takes (compiling Python on a busy machine took 70 s): what it took and what it
+/// printed.
+fn run(rig: &Rig, arguments: &[&str]) -> Result<(Took, String)> {
+    let [output, errors] = ["output", "errors"].map(|name| rig.path().join(name));
+    let mut command = process::bound(&places::outhaul()?);
+    command.arg("--config").arg(rig.config()).args(arguments).env_remove("RUST_LOG");
+    let began = Instant::now();
+    let mut child = command.stdout(File::create(&output)?).stderr(File::create(&errors)?).spawn().context("cannot start outhaul")?;
+    // It has ended, and is still there to be asked.
+    let pid = Pid::from_child(&child);
+    while waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?.is_none() {}
+    let elapsed = began.elapsed();
+    let processor = process::processor_time(pid.as_raw_nonzero().get())?;
+    if !child.wait()?.success() {
+        bail!("outhaul {arguments:?} failed:\n{}{}", fs::read_to_string(output)?, fs::read_to_string(errors)?);
+    }
+    Ok((Took { elapsed, processor }, fs::read_to_string(output)?))
+}
+
+/// The median of each of the two times.
+fn median(took: Vec<Took>) -> Took {
+    let middle = |of: fn(&Took) -> Duration| {
+        let mut times: Vec<Duration> = took.iter().map(of).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
+    };
+    Took { elapsed: middle(|took| took.elapsed), processor: middle(|took| took.processor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_the_table() {
+        let took =
+            |elapsed: u64, processor: u64| Took { elapsed: Duration::from_micros(elapsed), processor: Duration::from_micros(processor) };
+        assert_eq!(took(612, 5_000).to_string(), "0.61 ms (5.00 ms)");
+        assert_eq!(took(120_000, 71_400_000).to_string(), "0.12 s (71 s)");
+        assert_eq!(
+            [Size(51 << 10), Size(18 << 20), Size((3 << 20) + (614 << 10))].map(|size| size.to_string()),
+            ["51 KiB", "18.0 MiB", "3.5 MiB"]
+        );
+        assert_eq!(median(vec![took(3, 1), took(1, 2), took(2, 9)]), took(2, 2));
+    }
 }

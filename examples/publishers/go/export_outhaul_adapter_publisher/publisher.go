@@ -30,6 +30,10 @@ var own = map[string]bool{
 	"outhaul-attempt": true, "outhaul-tombstone": true,
 }
 
+// Most bytes of a request's headers, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). No server takes more by
+// itself than 1 MiB, most take less, and the host stops a component that hands over too much.
+const maxHeaderBytes = 256 * 1024
+
 var settings struct {
 	url     *url.URL
 	timeout time.Duration
@@ -100,7 +104,14 @@ func Publish(batch outhaul.Batch, deadlineMs uint64) []outhaul.Outcome {
 }
 
 func send(message outhaul.Message, left time.Duration) outhaul.Outcome {
-	answer, outcome := httppost.Post(settings.url, headersOf(message), message.Payload(), min(settings.timeout, left))
+	headers, size := headersOf(message), 0
+	for _, header := range headers {
+		size += len(header.Name) + len(header.Value) + 32
+	}
+	if size > maxHeaderBytes {
+		return outhaul.Reject(outhaul.NewFailure(outhaul.TooLarge, fmt.Sprintf("the headers are over %d KiB", maxHeaderBytes/1024)))
+	}
+	answer, outcome := httppost.Post(settings.url, headers, message.Payload(), min(settings.timeout, left))
 	if outcome != nil {
 		return *outcome
 	}

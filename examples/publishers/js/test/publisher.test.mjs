@@ -64,6 +64,17 @@ test('a message arrives with everything that it has', async () => {
   assert.equal(second.headers['outhaul-tombstone'], 'true');
 });
 
+test('headers that no server takes are too large, and the next message arrives', async () => {
+  const { outcomes, requests } = await publish([{ headers: [['x', 'x'.repeat(256 * 1024)]] }, {}], () => [204]);
+  assert.deepEqual([outcomes[0].tag, outcomes[0].val.code.tag, outcomes[1].tag], ['reject', 'too-large', 'delivered']);
+  assert.deepEqual(requests.map((request) => request.headers['idempotency-key']), ['1']);
+});
+
+test('a byte order mark is a character like any other', async () => {
+  const { requests } = await publish([{ topic: '\ufefforders' }], () => [204]);
+  assert.equal(requests[0].headers['outhaul-topic'], '%EF%BB%BForders');
+});
+
 test('a failure holds back its key, and only that', async () => {
   const messages = [{ key: 'a', topic: 'busy' }, { key: 'b' }, { key: 'a' }, { topic: 'bad' }];
   const statuses = { busy: [429, { 'retry-after': '3' }], bad: [400] };

@@ -35,6 +35,10 @@ const OWN: [&str; 14] = [
     "outhaul-tombstone",
 ];
 
+/// Most bytes of a request's headers, each counted as its name, its value and 32 (RFC 9113 section 6.5.2). No server takes more by
+/// itself than 1 MiB, most take less, and the host stops a component that hands over too much.
+const MAX_HEADER_BYTES: usize = 256 << 10;
+
 /// The adapter's table, as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,8 +92,10 @@ impl Settings {
 }
 
 /// The headers of a message's request.
-#[must_use]
-pub fn headers(message: Message<'_>) -> Vec<(String, Vec<u8>)> {
+///
+/// # Errors
+/// They are too large for any server.
+pub fn headers(message: Message<'_>) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     let encoded = |text: &str| utf8_percent_encode(text, &RESERVED).to_string().into_bytes();
     let mut headers = vec![
         ("idempotency-key".to_owned(), message.id().as_bytes().to_vec()),
@@ -106,7 +112,10 @@ pub fn headers(message: Message<'_>) -> Vec<(String, Vec<u8>)> {
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
         headers.push(("content-type".to_owned(), b"application/octet-stream".to_vec()));
     }
-    headers
+    if headers.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>() > MAX_HEADER_BYTES {
+        return Err(Failure::of(FailureCode::TooLarge, format!("the headers are over {} KiB", MAX_HEADER_BYTES >> 10)));
+    }
+    Ok(headers)
 }
 
 /// What is asked of an answer.
@@ -179,7 +188,7 @@ mod tests {
         let mut batch = Batch::new();
         let given: [(&str, &[u8]); 3] = [("x", b"1"), ("X", b"2"), ("Host", b"evil")];
         batch.push(&NewMessage { id: "7", topic: "a b", key: Some("k"), headers: &given, attempts: 2, ..NewMessage::default() });
-        let headers = headers(batch.message(0));
+        let headers = headers(batch.message(0)).unwrap();
         let of = |name: &str| headers.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| &value[..]).collect();
         let is = |name: &str, values: &[&[u8]]| assert_eq!(Vec::<&[u8]>::from_iter::<Vec<&[u8]>>(of(name)), values, "{name}");
         is("x", &[b"1", b"2"]);
@@ -188,6 +197,17 @@ mod tests {
         is("outhaul-attempt", &[b"2"]);
         is("outhaul-tombstone", &[b"true"]);
         is("content-type", &[b"application/octet-stream"]);
+    }
+
+    #[test]
+    fn headers_that_no_server_takes_are_too_large() {
+        let made = |bytes: usize| {
+            let value = vec![b'x'; bytes];
+            let mut batch = Batch::new();
+            batch.push(&NewMessage { id: "7", topic: "t", headers: &[("x", &value)], ..NewMessage::default() });
+            headers(batch.message(0)).map(|_| ()).map_err(|failure| failure.code)
+        };
+        assert_eq!((made(200 << 10), made(256 << 10)), (Ok(()), Err(FailureCode::TooLarge)));
     }
 
     #[test]

@@ -49,7 +49,11 @@ impl<P: Post> Publisher for HttpRust<P> {
 impl<P: Post> HttpRust<P> {
     fn send(&mut self, message: Message<'_>, left: Duration) -> Outcome {
         let timeout = self.settings.timeout.min(left);
-        match self.post.post(&self.settings, &headers(message), message.payload().unwrap_or_default(), timeout) {
+        let headers = match headers(message) {
+            Ok(headers) => headers,
+            Err(failure) => return Outcome::Reject(failure),
+        };
+        match self.post.post(&self.settings, &headers, message.payload().unwrap_or_default(), timeout) {
             Ok(answer) => outcome(&self.settings, answer.status, answer.retry_after.as_deref()),
             Err(failed) => failed,
         }

@@ -25,6 +25,7 @@ use std::error::Error as StdError;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use url::Url;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -169,16 +170,7 @@ impl<'a> Client<'a> {
     fn redirected(&self, from: &Uri, headers: &HeaderMap) -> Result<Uri, Fault> {
         let server = authority(from);
         let location = headers.get(LOCATION).and_then(|location| location.to_str().ok()).unwrap_or_default();
-        let scheme = from.scheme_str().unwrap_or("https");
-        let absolute = if location.starts_with("//") {
-            format!("{scheme}:{location}")
-        } else if location.starts_with('/') {
-            format!("{scheme}://{server}{location}")
-        } else {
-            location.to_owned()
-        };
-        let to: Option<Uri> = absolute.parse().ok().filter(|to: &Uri| to.authority().is_some());
-        match to {
+        match resolved(from, location) {
             Some(to) if to.scheme_str() == Some("https") || self.settings.plain_http => Ok(to),
             Some(to) => Err(self.odd(&server, format!("sends to {}, which is not https", authority(&to)))),
             None => Err(self.odd(&server, format!("sends to what is no URL: {:?}", clean(location)))),
@@ -262,6 +254,16 @@ fn complaint(content: &[u8]) -> Option<String> {
     Some(clean(&told.join(", ")).chars().take(MAX_COMPLAINT_CHARACTERS).collect())
 }
 
+/// What a `Location` means in the answer to a request for `from` (RFC 3986, section 5.2); none: it is no http or https URL.
+fn resolved(from: &Uri, location: &str) -> Option<Uri> {
+    if location.is_empty() {
+        return None;
+    }
+    let to = Url::parse(&from.to_string()).ok()?.join(location).ok()?;
+    let to: Uri = matches!(to.scheme(), "http" | "https").then(|| to.as_str().parse().ok())??;
+    to.authority().is_some().then_some(to)
+}
+
 /// A header that is not shown in logs; none: it has characters that a header cannot have.
 fn secret_header(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
@@ -280,4 +282,33 @@ fn authority(url: &Uri) -> String {
 
 fn same_origin(one: &Uri, other: &Uri) -> bool {
     one.scheme() == other.scheme() && authority(one).eq_ignore_ascii_case(&authority(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_resolved_against_the_request() {
+        let from: Uri = "https://r.example:5000/v2/acme/adapter/blobs/sha256:aa?x=1".parse().unwrap();
+        for (location, to) in [
+            ("https://cdn.example/b?sig=1", Some("https://cdn.example/b?sig=1")),
+            ("http://cdn.example/b", Some("http://cdn.example/b")),
+            ("//cdn.example/b", Some("https://cdn.example/b")),
+            ("/store/b", Some("https://r.example:5000/store/b")),
+            ("sha256:bb", None),
+            ("./sha256:bb", Some("https://r.example:5000/v2/acme/adapter/blobs/sha256:bb")),
+            ("b", Some("https://r.example:5000/v2/acme/adapter/blobs/b")),
+            ("../../b?y=2", Some("https://r.example:5000/v2/acme/b?y=2")),
+            ("?y=2", Some("https://r.example:5000/v2/acme/adapter/blobs/sha256:aa?y=2")),
+            ("https://cdn.example/b#part", Some("https://cdn.example/b")),
+            ("", None),
+            ("https://", None),
+            ("ftp://cdn.example/b", None),
+            ("cdn.example:443", None),
+            ("file:///etc/passwd", None),
+        ] {
+            assert_eq!(resolved(&from, location).map(|to| to.to_string()).as_deref(), to, "{location}");
+        }
+    }
 }
