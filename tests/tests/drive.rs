@@ -97,6 +97,7 @@ fn a_storage_does_everything_that_is_asked() -> Result<()> {
     let mut session = Session::of_plugin("sqlite-storage", &["--set", "table = \"events\""])?;
     let opened = session.fine(json!({"call": "open"}))?;
     assert_eq!((&opened["kind"], &opened["strict_order"], &opened["admin"]), (&json!("storage"), &json!(true), &json!(true)));
+    assert_eq!(opened["fused"], json!(true));
     session.fine(json!({"call": "open", "instance": "other"}))?;
     assert!(session.fine(json!({"call": "schema"}))?["sql"].as_str().context("no text")?.contains("\"events\""));
     session.fine(json!({"call": "create_schema"}))?;

@@ -1,8 +1,9 @@
 //! The conformance kit: the contract of `wit/outbox.wit`, looked at clause by clause in a component that nobody trusts.
 //!
-//! [`setup`] reads what is said of the component, [`subject`] compiles it and opens it as a host does, [`clause`] is a clause and how
-//! clauses are run, [`report`] is what came of them. The clauses themselves are in [`storage`] and
-//! [`publisher`], which looks at a publisher from its [`destination`].
+//! [`setup`] reads what is said of the component, and [`beside`] what a file beside it says, as far as that is trusted; [`shell`] runs the
+//! commands that they name. [`subject`] compiles it and opens it as a host does, [`clause`] is a clause and how clauses are run,
+//! [`report`] is what came of them. The clauses themselves are in [`storage`] and [`publisher`], which looks at a publisher from its
+//! [`destination`].
 
 mod beside;
 mod clause;
