@@ -75,7 +75,15 @@ impl Adapters {
         let slot = place
             .slot
             .get_or_try_init(|| async {
-                let candidate = self.candidate::<P>(&self.config(), name, 1).await?;
+                let candidate = loop {
+                    let candidate = self.candidate::<P>(&self.config(), name, 1).await?;
+                    // A configuration that has come meanwhile may want it otherwise: nothing has begun with it yet.
+                    let config = self.config();
+                    let adapter = P::adapter(&config, name).ok_or_else(|| absent::<P>(name))?;
+                    if Recipe::of(&config, adapter).await == candidate.recipe {
+                        break candidate;
+                    }
+                };
                 let slot = Arc::new(Slot::new(Arc::clone(&candidate.plugin)));
                 self.note_open(name, &place, candidate);
                 self.opened.notify_one();
@@ -148,7 +156,7 @@ impl Adapters {
         for (name, place) in places(&self.storages) {
             let Some(slot) = place.slot.get() else { continue };
             match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, *candidate, true),
+                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, *candidate),
                 Looked::Again(again) => soonest = earlier(soonest, again),
                 Looked::Same => {}
             }
@@ -245,19 +253,11 @@ impl Adapters {
     }
 
     /// Puts a storage's candidate in place: at once where it goes on with what the one before has claimed, else when that is settled.
-    fn put_storage(
-        &self,
-        name: &str,
-        place: &Place<StoragePlugin>,
-        slot: &Slot<StoragePlugin>,
-        candidate: Candidate<StoragePlugin>,
-        same_settings: bool,
-    ) {
+    fn put_storage(&self, name: &str, place: &Place<StoragePlugin>, slot: &Slot<StoragePlugin>, candidate: Candidate<StoragePlugin>) {
         // With other settings, rows in flight may belong to another table than its own; and with another order or another way of
         // claiming, to another relay than what its pipeline was made for.
-        let goes_on = same_settings && candidate.plugin.description() == slot.description();
-        // What waits has other settings already.
-        if goes_on && !place.record().waits {
+        let same_settings = place.record().is_in_place_with(&candidate.recipe.adapter.config);
+        if same_settings && candidate.plugin.description() == slot.description() {
             self.take_over(name, place, slot, candidate);
         } else {
             self.hand_over(name, place, candidate);
@@ -335,9 +335,7 @@ impl Adapters {
         }
         for (name, place, candidate) in storages {
             let Some(slot) = place.slot.get() else { continue };
-            let settings = old.storages.get(&name).map(|storage| &storage.config);
-            let same = settings == Some(&candidate.recipe.adapter.config);
-            self.put_storage(&name, &place, slot, candidate, same);
+            self.put_storage(&name, &place, slot, candidate);
         }
         for turn in anew.iter().filter_map(|relay| self.turns.get(relay)) {
             turn.begin_anew(None);

@@ -88,6 +88,8 @@ impl Member {
             return Err(AppError::RelayEnded { relay: self.name.clone(), reason: "it is not in the configuration".to_owned() });
         };
         let (storage, publishers) = tokio::try_join!(self.adapters.storage(&relay.storage), self.adapters.publishers(relay))?;
+        // Nothing is in flight: a storage that has waited for that need not wait for the next turn.
+        self.adapters.take_over_waiting(&relay.storage, &self.turn);
         Ok(Opened { relay: relay.clone(), storage, publishers })
     }
 

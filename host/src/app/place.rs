@@ -59,6 +59,13 @@ impl<P> Place<P> {
     }
 }
 
+impl Record {
+    /// Whether what is in the slot has these settings. What waits is not in it, and what it has waited for is other settings.
+    pub(super) fn is_in_place_with(&self, config: &serde_json::Value) -> bool {
+        !self.waits && self.made_of.as_ref().is_some_and(|(made_of, _)| made_of.adapter.config == *config)
+    }
+}
+
 impl Memo {
     pub(super) fn is_of(&self, recipe: &Recipe, sha256: &str, pinned: &str) -> bool {
         self.recipe == *recipe && self.sha256 == sha256 && self.pinned == pinned
