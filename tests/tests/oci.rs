@@ -68,6 +68,28 @@ fn what_is_pulled_into_the_directory_is_taken_over_by_a_running_host() -> Result
 }
 
 #[test]
+fn a_pinned_component_is_replaced_only_if_asked() -> Result<()> {
+    let Some(registry) = outhaul_services::registry() else { return Ok(()) };
+    let receiver = Receiver::accepting()?;
+    let (rig, _) = rig(&receiver, &registry, |config| config)?;
+    let file = rig.path().join("plugins/http-publisher.wasm");
+    let before = fs::read(&file)?;
+    rig.run(&["plugin", "pin"])?.success()?;
+    let new = components::publisher("0.1.7")?;
+    let reference = push(&registry, REPOSITORY, "0.1.7", &new)?;
+    let refused = rig.run(&["plugin", "pull", &reference])?.failure(2)?;
+    assert!(refused.contains("pins another component as http-publisher") && refused.contains("--replace-pinned"), "{refused}");
+    assert_eq!(fs::read(&file)?, before);
+    rig.run(&["plugin", "pull", &reference, "--replace-pinned"])?.success()?;
+    assert_eq!(fs::read(&file)?, new);
+    // It is there, and not loaded before it is pinned.
+    assert!(rig.run(&["check"])?.failure(2)?.contains("is not the component that"));
+    rig.run(&["plugin", "pin"])?.success()?;
+    rig.run(&["check"])?.success()?;
+    Ok(())
+}
+
+#[test]
 fn what_must_not_be_run_is_not_put_in_place() -> Result<()> {
     let Some(mut registry) = outhaul_services::registry() else { return Ok(()) };
     let receiver = Receiver::accepting()?;
@@ -84,6 +106,8 @@ fn what_must_not_be_run_is_not_put_in_place() -> Result<()> {
         let refused = told(&push(&registry, REPOSITORY, "bad", &bad.bytes)?, 2)?;
         assert!(refused.contains("is not put in place") && refused.contains(bad.told), "{}: {refused}", bad.what);
     }
+    let storage = push(&registry, REPOSITORY, "bad", &components::built("sqlite-storage")?)?;
+    assert!(told(&storage, 2)?.contains("it is a storage, and publishers.webhooks uses the name http-publisher"));
     let gzip = registry::push_as(&registry, REPOSITORY, "bad", &good, registry::CONFIG, "application/gzip")?;
     assert!(told(&gzip, 2)?.contains("application/wasm is needed"));
     let image = registry::push_as(&registry, REPOSITORY, "bad", &good, "application/vnd.oci.image.config.v1+json", registry::LAYER)?;
@@ -238,6 +262,9 @@ fn a_guarded_registry_is_known_by_its_authority_and_wants_a_password() -> Result
     }
     fs::write(rig.path().join("password"), format!("{PASSWORD}\n"))?;
     rig.configure(&config.clone().set_all(&self::section(&registry), &format!("{user}tls_ca_file = \"{ca}\"")))?;
+    // A registry's password is not taken for a secret without a use.
+    let check = rig.run(&["check"])?.success()?;
+    assert!(!check.contains("secrets.registry"), "{check}");
     let host = rig.host()?;
     assert_eq!(sent_by(&rig, &receiver)?, agent("0.1.7"));
     assert!(!host.log().contains(PASSWORD));
