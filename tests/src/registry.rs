@@ -47,9 +47,8 @@ pub fn push_as(registry: &Registry, repository: &str, tag: &str, component: &[u8
     Ok(format!("{}/{repository}@{}", registry.name(), digest(manifest.as_bytes())))
 }
 
-/// What a registry has of a component, as a script for a [`crate::receiver::Receiver`] that plays one: the test decides when it answers, and whether it
-/// does. Returns the repository and the digest of a reference.
-#[must_use]
+/// What a registry has of a component, as a script for a [`crate::receiver::Receiver`] that plays one: the test decides when it answers,
+/// and whether it does. Returns the repository and the digest of a reference.
 pub fn script(component: Vec<u8>) -> (String, impl Fn(&Request) -> Answer + Clone + Send + Sync + 'static) {
     let (configuration, manifest) = described(&component, CONFIG, LAYER);
     let reference = format!("acme/played@{}", digest(manifest.as_bytes()));
