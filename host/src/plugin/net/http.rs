@@ -72,6 +72,7 @@ impl HttpClient {
     }
 
     async fn send(&self, request: Request<WasiBody>, options: RequestOptions, gate: Gate, notes: Notes) -> Sent {
+        let request = request.map(|body| GatedBody { body, gate: gate.clone() });
         let uri = request.uri();
         let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let host = uri.host().ok_or(Error::HttpRequestUriInvalid)?.to_owned();
@@ -89,7 +90,6 @@ impl HttpClient {
         let limit = options
             .first_byte_timeout
             .map_or(Duration::MAX, |first_byte| first_byte.saturating_add(options.connect_timeout.unwrap_or(CONNECT_TIMEOUT)));
-        let request = request.map(|body| GatedBody { body, gate: gate.clone() });
         let answer = gate.run(tokio::time::timeout(limit.min(gate.left()), self.client.request(request))).await;
         let response = match answer {
             Ok(Ok(Ok(response))) => response,
@@ -265,9 +265,26 @@ fn allowed(policy: &Policy, name: &str, found: impl Iterator<Item = SocketAddr>)
 }
 
 /// A request body that stops when its call is over: looked at right before the bytes leave.
+///
+/// What the guest still writes of a body that nobody takes any more (nothing could be connected to, the answer came early) is taken and
+/// thrown away: the answer says what is wrong, and the JavaScript engine of guests ends where a write fails before that.
 struct GatedBody {
     body: WasiBody,
     gate: Gate,
+}
+
+impl Drop for GatedBody {
+    fn drop(&mut self) {
+        if self.body.is_end_stream() {
+            return;
+        }
+        let mut body = std::mem::take(&mut self.body);
+        let left = self.gate.left();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let rest = async move { while let Some(Ok(_)) = body.frame().await {} };
+            runtime.spawn(tokio::time::timeout(left, rest));
+        }
+    }
 }
 
 impl Body for GatedBody {
