@@ -87,9 +87,9 @@ impl Member {
         let Some(relay) = config.relays.iter().find(|relay| relay.name == self.name) else {
             return Err(AppError::RelayEnded { relay: self.name.clone(), reason: "it is not in the configuration".to_owned() });
         };
-        let (storage, publishers) = tokio::try_join!(self.adapters.storage(&relay.storage), self.adapters.publishers(relay))?;
-        // Nothing is in flight: a storage that has waited for that need not wait for the next turn.
+        // Nothing is in flight: a storage that has waited for that does not wait for the publishers too.
         self.adapters.take_over_waiting(&relay.storage, &self.turn);
+        let (storage, publishers) = tokio::try_join!(self.adapters.storage(&relay.storage), self.adapters.publishers(relay))?;
         Ok(Opened { relay: relay.clone(), storage, publishers })
     }
 
