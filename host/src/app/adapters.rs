@@ -2,41 +2,48 @@
 //! place of another. The first opening, a new file and a new configuration share one way: [`Adapters::candidate`] makes a generation,
 //! and only one that has compiled, matched its world, linked within its grants and opened is put in place.
 
+use super::around::Around;
 use super::inventory::{Inventory, Refused};
 use super::kind::{Kind, absent};
 use super::place::{Candidate, Memo, Place, Record};
 use super::recipe::Recipe;
 use super::turn::Turn;
 use super::{App, AppError, pins};
+use crate::config::Config;
 use crate::config::model::Relay;
-use crate::config::{Config, changes_relay, fixed};
 use crate::metrics::AdapterLabels;
 use crate::oci::Pinned;
 use crate::plugin::{self, PublisherPlugin, Sight, Sightings, Slot, StoragePlugin};
 use crate::ports::Storage;
 use crate::relay::Lanes;
+use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Waits before a candidate is tried again that may be fine later (a database was away when it opened): from the first, doubling, to the
+/// Waits before something is tried again that may be fine later (a database was away when it opened): from the first, doubling, to the
 /// last.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
-type Places<P> = Mutex<BTreeMap<String, Arc<Place<P>>>>;
+/// Candidates that are being opened, at most one for each adapter: none waits for another.
+pub(super) type Trials = FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+pub(super) type Places<P> = Mutex<BTreeMap<String, Arc<Place<P>>>>;
 
 /// All adapters of the process that are in use.
 pub(super) struct Adapters {
-    app: App,
+    pub(super) app: App,
     /// The configuration that the process runs with now.
-    config: Mutex<Arc<Config>>,
-    storages: Places<StoragePlugin>,
-    publishers: Places<PublisherPlugin>,
+    pub(super) config: Mutex<Arc<Config>>,
+    pub(super) storages: Places<StoragePlugin>,
+    pub(super) publishers: Places<PublisherPlugin>,
     /// How to have a relay begin anew, by its name.
-    turns: BTreeMap<String, Arc<Turn>>,
-    inventory: Arc<Inventory>,
+    pub(super) turns: BTreeMap<String, Arc<Turn>>,
+    pub(super) inventory: Arc<Inventory>,
     /// An adapter was opened: its file may have changed meanwhile.
     pub(super) opened: Notify,
 }
@@ -76,7 +83,7 @@ impl Adapters {
             .slot
             .get_or_try_init(|| async {
                 let candidate = loop {
-                    let candidate = self.candidate::<P>(&self.config(), name, 1).await?;
+                    let candidate = self.first::<P>(&self.config(), name, &place).await?;
                     // A configuration that has come meanwhile may want it otherwise: nothing has begun with it yet.
                     let config = self.config();
                     let adapter = P::adapter(&config, name).ok_or_else(|| absent::<P>(name))?;
@@ -94,11 +101,38 @@ impl Adapters {
     }
 
     /// Makes a generation: found, checked, compiled, linked, opened; in no slot yet.
-    async fn candidate<P: Kind>(&self, config: &Config, name: &str, generation: u64) -> Result<Candidate<P>, AppError> {
+    pub(super) async fn candidate<P: Kind>(&self, config: &Config, name: &str, generation: u64) -> Result<Candidate<P>, AppError> {
         let adapter = P::adapter(config, name).ok_or_else(|| absent::<P>(name))?;
         // Before it is loaded: what changes meanwhile is seen at the next look.
         let recipe = Recipe::of(config, adapter).await;
-        let plugin = P::load(&self.app, config, name, generation).await?;
+        let prepared = P::prepare(&self.app, config, name, generation).await?;
+        let plugin = P::open(&self.app, config, name, &prepared).await?;
+        Ok(Candidate { recipe, plugin })
+    }
+
+    /// Makes the first generation. A component that cannot be used is no reason to stop waiting with the one that could be, when
+    /// opening it failed.
+    async fn first<P: Kind>(&self, config: &Config, name: &str, place: &Place<P>) -> Result<Candidate<P>, AppError> {
+        let adapter = P::adapter(config, name).ok_or_else(|| absent::<P>(name))?;
+        let recipe = Recipe::of(config, adapter).await;
+        let prepared = match P::prepare(&self.app, config, name, 1).await {
+            Ok(prepared) => {
+                place.record().told = None;
+                let prepared = Arc::new(prepared);
+                place.set_ready(Some((adapter.plugin.clone(), Arc::clone(&prepared))));
+                prepared
+            }
+            Err(error) => {
+                let usable = |ready: &Arc<P::Prepared>| error.is_of_component() && is_pinned::<P>(config, &adapter.plugin, ready);
+                let Some(ready) = place.ready(&adapter.plugin).filter(usable) else { return Err(error) };
+                if self.is_news(place, &error.to_string()) {
+                    self.app.metrics.adapter_candidates_refused.get_or_create(&labels(name)).inc();
+                    tracing::error!(adapter = name, "a candidate is refused, the component before it waits to be opened: {error}");
+                }
+                ready
+            }
+        };
+        let plugin = P::open(&self.app, config, name, &prepared).await?;
         Ok(Candidate { recipe, plugin })
     }
 
@@ -129,7 +163,7 @@ impl Adapters {
         }
     }
 
-    fn note_open<P: Kind>(&self, name: &str, place: &Place<P>, candidate: Candidate<P>) {
+    pub(super) fn note_open<P: Kind>(&self, name: &str, place: &Place<P>, candidate: Candidate<P>) {
         let Candidate { recipe, plugin } = candidate;
         let generation = plugin.generation();
         self.inventory.opened(&section::<P>(name), &recipe.adapter.plugin, generation);
@@ -138,33 +172,40 @@ impl Adapters {
         // `increase()` does not see the first step of a series that begins with it.
         self.app.metrics.adapter_swaps.get_or_create(&labels).inc_by(0);
         self.app.metrics.adapter_candidates_refused.get_or_create(&labels).inc_by(0);
-        *place.record() = Record { made_of: Some((recipe, generation.sha256.clone())), ..Record::default() };
+        place.set_ready(None);
+        let mut record = place.record();
+        *record = Record { made_of: Some((recipe, generation.sha256.clone())), trying: record.trying, ..Record::default() };
     }
 
-    /// Looks at the files of every open adapter, and swaps in what has changed. Returns how soon to look again; none: nothing is
-    /// under way.
-    pub(super) async fn look(&self, sightings: &mut Sightings) -> Option<Duration> {
-        let mut soonest = None;
-        for (name, place) in places(&self.publishers) {
-            let Some(slot) = place.slot.get() else { continue };
-            match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) => self.take_over(&name, &place, slot, *candidate),
-                Looked::Again(again) => soonest = earlier(soonest, again),
-                Looked::Same => {}
+    /// Looks at the files of every open adapter, and begins to try what has changed; what can be used is swapped in. Returns how soon to
+    /// look again; none: nothing but the trials is under way.
+    pub(super) async fn look(self: &Arc<Self>, sightings: &mut Sightings, trials: &mut Trials) -> Option<Duration> {
+        let publishers = self.look_at_all(&self.publishers, sightings, trials).await;
+        let storages = self.look_at_all(&self.storages, sightings, trials).await;
+        publishers.into_iter().chain(storages).min()
+    }
+
+    async fn look_at_all<P: Kind>(self: &Arc<Self>, all: &Places<P>, sightings: &mut Sightings, trials: &mut Trials) -> Option<Duration> {
+        let mut soonest: Option<Duration> = None;
+        for (name, place) in places(all) {
+            let Some(slot) = place.slot.get().cloned() else { continue };
+            if place.record().trying {
+                continue;
             }
-        }
-        for (name, place) in places(&self.storages) {
-            let Some(slot) = place.slot.get() else { continue };
-            match self.look_at(&name, &place, slot, sightings).await {
-                Looked::Candidate(candidate) => self.put_storage(&name, &place, slot, *candidate),
-                Looked::Again(again) => soonest = earlier(soonest, again),
+            match self.look_at(&name, &place, &slot, sightings).await {
                 Looked::Same => {}
+                Looked::Again(again) => soonest = soonest.into_iter().chain([again]).min(),
+                Looked::Other(news) => {
+                    place.record().trying = true;
+                    let adapters = Arc::clone(self);
+                    trials.push(Box::pin(async move { adapters.try_candidate(&name, &place, &slot, news).await }));
+                }
             }
         }
         soonest
     }
 
-    async fn look_at<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, sightings: &mut Sightings) -> Looked<P> {
+    async fn look_at<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, sightings: &mut Sightings) -> Looked {
         let config = self.config();
         let Some(adapter) = P::adapter(&config, name) else { return Looked::Same };
         let (section, generation) = (section::<P>(name), slot.current().generation().number);
@@ -196,8 +237,7 @@ impl Adapters {
             }
         };
         self.inventory.gone(&section, false);
-        let recipe = Recipe::of(&config, adapter).await;
-        let pinned = pinned(&config, &adapter.plugin);
+        let (recipe, around) = (Recipe::of(&config, adapter).await, Around::of(&config, adapter).await);
         // Before this very candidate is tried again; none: it is a new one.
         let mut waited = None;
         {
@@ -210,7 +250,7 @@ impl Adapters {
                 }
                 return Looked::Same;
             }
-            if let Some(memo) = record.refused.as_ref().filter(|memo| memo.is_of(&recipe, &sha256, &pinned)) {
+            if let Some(memo) = record.refused.as_ref().filter(|memo| memo.is_of(&recipe, &sha256, &around)) {
                 let Some(again) = memo.again else { return Looked::Same };
                 let left = again.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
@@ -220,25 +260,51 @@ impl Adapters {
             }
         }
         tracing::info!(adapter = name, generation, sha256, "trying {}", adapter.plugin);
-        match self.candidate::<P>(&config, name, generation.saturating_add(1)).await {
-            // It was replaced in between, and may be half-written.
-            Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => Looked::Again(plugin::STILL),
-            Ok(candidate) => Looked::Candidate(Box::new(candidate)),
+        Looked::Other(Box::new(News { config: Arc::clone(&config), generation, recipe, sha256, around, waited }))
+    }
+
+    /// Opens what a look has found, and puts it in place.
+    async fn try_candidate<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, news: Box<News>) {
+        let News { config, generation, recipe, sha256, around, waited } = *news;
+        let tried = self.candidate::<P>(&config, name, generation.saturating_add(1)).await;
+        place.record().trying = false;
+        // Meanwhile there is another configuration, or another generation by it: the next look is at that.
+        if !Arc::ptr_eq(&config, &self.config()) || slot.current().generation().number != generation {
+            return;
+        }
+        match tried {
+            // It was replaced in between, and may be half-written: the next look is at what is there then.
+            Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => {}
+            Ok(candidate) => P::put(self, name, place, slot, candidate),
             Err(error) => {
-                let wait = waited.map_or(AGAIN.0, |waited: Duration| (waited * 2).min(AGAIN.1));
-                let again = (!error.is_configuration()).then(|| Instant::now() + wait);
-                place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), pinned, again, wait });
+                let wait = next_wait(waited);
+                let again = error.may_pass().then(|| Instant::now() + wait);
+                place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), around, again, wait, asked: false });
                 match waited {
-                    None => self.note_refused(name, &section, generation, Some(sha256), error.to_string()),
+                    None => self.note_refused(name, &section::<P>(name), generation, Some(sha256), error.to_string()),
                     Some(_) => tracing::debug!(adapter = name, generation, sha256, "the candidate is refused again: {error}"),
                 }
-                again.map_or(Looked::Same, |_| Looked::Again(wait))
             }
         }
     }
 
+    /// Has what was refused tried again at the next look, whether or not anything has changed.
+    pub(super) fn ask_again(&self) {
+        fn ask<P: Kind>(all: &Places<P>) {
+            for (_, place) in places(all) {
+                let mut record = place.record();
+                record.told = None;
+                if let Some(memo) = &mut record.refused {
+                    memo.asked = true;
+                }
+            }
+        }
+        ask(&self.publishers);
+        ask(&self.storages);
+    }
+
     /// Whether this of the file is not told yet.
-    fn is_news<P>(&self, place: &Place<P>, what: &str) -> bool {
+    fn is_news<P: Kind>(&self, place: &Place<P>, what: &str) -> bool {
         let mut record = place.record();
         let news = record.told.as_deref() != Some(what);
         record.told = Some(what.to_owned());
@@ -253,7 +319,13 @@ impl Adapters {
     }
 
     /// Puts a storage's candidate in place: at once where it goes on with what the one before has claimed, else when that is settled.
-    fn put_storage(&self, name: &str, place: &Place<StoragePlugin>, slot: &Slot<StoragePlugin>, candidate: Candidate<StoragePlugin>) {
+    pub(super) fn put_storage(
+        &self,
+        name: &str,
+        place: &Place<StoragePlugin>,
+        slot: &Slot<StoragePlugin>,
+        candidate: Candidate<StoragePlugin>,
+    ) {
         // With other settings, rows in flight may belong to another table than its own; and with another order or another way of
         // claiming, to another relay than what its pipeline was made for.
         let same_settings = place.record().is_in_place_with(&candidate.recipe.adapter.config);
@@ -277,127 +349,62 @@ impl Adapters {
             sha256 = generation.sha256,
             "to be swapped when what is in flight is settled"
         );
-        *place.record() = Record { made_of: Some((candidate.recipe.clone(), generation.sha256.clone())), waits: true, ..Record::default() };
+        {
+            let (made_of, mut record) = (Some((candidate.recipe.clone(), generation.sha256.clone())), place.record());
+            *record = Record { made_of, waits: true, trying: record.trying, ..Record::default() };
+        }
         turn.begin_anew(Some(candidate));
-    }
-
-    /// Takes a new configuration over, all of it or nothing. Returns whether anything has changed.
-    ///
-    /// # Errors
-    /// Why it is refused; nothing has changed then.
-    pub(super) async fn take_over_config(&self, new: Config) -> Result<bool, String> {
-        let old = self.config();
-        let fixed = fixed(&old, &new);
-        if !fixed.is_empty() {
-            let keys = fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            return Err(format!("{keys}: cannot change while outhaul runs: restart it; nothing of the file was taken over"));
-        }
-        let relays: Vec<&Relay> = new.relays.iter().filter(|relay| self.turns.contains_key(&relay.name)).collect();
-        let routed = |name: &str| relays.iter().any(|relay| relay.routes.iter().any(|route| route.publisher == name));
-        let refuse = |error: AppError| format!("{error}; nothing of the file was taken over");
-
-        // What can fail comes first, and changes nothing.
-        let mut publishers = Vec::new();
-        for (name, place) in places(&self.publishers).into_iter().filter(|(name, _)| routed(name)) {
-            if let Some(candidate) = self.changed(&new, &name, &place).await.map_err(refuse)? {
-                publishers.push((name, place, candidate));
-            }
-        }
-        let mut fresh = Vec::new();
-        for name in new.publishers.keys().filter(|name| routed(name)) {
-            let was_routed =
-                |relay: &Relay| self.turns.contains_key(&relay.name) && relay.routes.iter().any(|route| route.publisher == *name);
-            if !old.relays.iter().any(was_routed) && !lock(&self.publishers).contains_key(name) {
-                fresh.push((name.clone(), self.candidate::<PublisherPlugin>(&new, name, 1).await.map_err(refuse)?));
-            }
-        }
-        let mut storages = Vec::new();
-        for (name, place) in places(&self.storages) {
-            if let Some(candidate) = self.changed(&new, &name, &place).await.map_err(refuse)? {
-                storages.push((name, place, candidate));
-            }
-        }
-
-        // From here on nothing fails.
-        let anew: Vec<String> = relays.iter().filter(|relay| changes_relay(&old, &new, relay)).map(|relay| relay.name.clone()).collect();
-        let changed = !(publishers.is_empty() && fresh.is_empty() && storages.is_empty() && anew.is_empty());
-        let routed: Vec<String> = new.publishers.keys().filter(|name| routed(name)).cloned().collect();
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        for (name, candidate) in fresh {
-            let place = Place::opened(Arc::new(Slot::new(Arc::clone(&candidate.plugin))));
-            self.note_open(&name, &place, candidate);
-            lock(&self.publishers).insert(name, Arc::new(place));
-        }
-        for (name, place, candidate) in publishers {
-            if let Some(slot) = place.slot.get() {
-                self.take_over(&name, &place, slot, candidate);
-            }
-        }
-        for (name, place, candidate) in storages {
-            let Some(slot) = place.slot.get() else { continue };
-            self.put_storage(&name, &place, slot, candidate);
-        }
-        for turn in anew.iter().filter_map(|relay| self.turns.get(relay)) {
-            turn.begin_anew(None);
-        }
-        lock(&self.publishers).retain(|name, _| {
-            let stays = routed.contains(name);
-            if !stays {
-                self.inventory.closed(&section::<PublisherPlugin>(name));
-            }
-            stays
-        });
-        Ok(changed)
-    }
-
-    /// A candidate for an open adapter, if the new configuration changes it.
-    async fn changed<P: Kind>(&self, new: &Config, name: &str, place: &Place<P>) -> Result<Option<Candidate<P>>, AppError> {
-        let Some(slot) = place.slot.get() else { return Ok(None) };
-        let adapter = P::adapter(new, name).ok_or_else(|| absent::<P>(name))?;
-        let recipe = Recipe::of(new, adapter).await;
-        if place.record().made_of.as_ref().is_some_and(|(made_of, _)| *made_of == recipe) {
-            return Ok(None);
-        }
-        let generation = slot.current().generation().number.saturating_add(1);
-        self.candidate(new, name, generation).await.map(Some)
     }
 }
 
 /// What a look at the file of an adapter came to.
-enum Looked<P> {
+enum Looked {
     /// Nothing to do.
     Same,
     /// To be looked at again so soon.
     Again(Duration),
-    /// A new generation is open.
-    Candidate(Box<Candidate<P>>),
+    /// To be tried.
+    Other(Box<News>),
 }
 
-/// What the pins say of a plugin, or what is wrong with them: where it changes, a refused candidate is tried again.
-fn pinned(config: &Config, plugin: &str) -> String {
+/// A component or settings that may take the place of what runs.
+struct News {
+    config: Arc<Config>,
+    /// What runs.
+    generation: u64,
+    recipe: Recipe,
+    sha256: String,
+    around: Around,
+    /// It was refused before, and so long was waited since; none: it is new.
+    waited: Option<Duration>,
+}
+
+/// How long to wait before another try, after one that had waited so long; none: the first.
+pub(super) fn next_wait(waited: Option<Duration>) -> Duration {
+    waited.map_or(AGAIN.0, |waited| (waited * 2).min(AGAIN.1))
+}
+
+/// Whether a component may be loaded by the pins as they are now.
+fn is_pinned<P: Kind>(config: &Config, plugin: &str, prepared: &P::Prepared) -> bool {
     match pins(config) {
-        Ok(Some(pins)) => pins.of(plugin).unwrap_or_default().to_owned(),
-        Ok(None) => "anything".to_owned(),
-        Err(error) => error.to_string(),
+        Ok(Some(pins)) => pins.of(plugin) == Some(&P::prepared(prepared).sha256),
+        Ok(None) => true,
+        Err(_) => false,
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn places<P>(places: &Places<P>) -> Vec<(String, Arc<Place<P>>)> {
+fn places<P: Kind>(places: &Places<P>) -> Vec<(String, Arc<Place<P>>)> {
     lock(places).iter().map(|(name, place)| (name.clone(), Arc::clone(place))).collect()
 }
 
-fn section<P: Kind>(name: &str) -> String {
+pub(super) fn section<P: Kind>(name: &str) -> String {
     format!("{}.{name}", P::SECTION)
 }
 
 fn labels(name: &str) -> AdapterLabels {
     AdapterLabels { adapter: name.to_owned() }
-}
-
-fn earlier(soonest: Option<Duration>, other: Duration) -> Option<Duration> {
-    Some(soonest.map_or(other, |soonest| soonest.min(other)))
 }

@@ -137,6 +137,26 @@ impl AppError {
         }
     }
 
+    /// Whether it is the component that cannot be used, whatever its settings are.
+    #[must_use]
+    pub(super) fn is_of_component(&self) -> bool {
+        use PluginError::{Compile, Component, Import, Missing, Pinned, Pull, Read};
+        let Self::Open { source, .. } = self else { return false };
+        matches!(**source, Missing { .. } | Pinned { .. } | Pull(_) | Read { .. } | Component { .. } | Compile { .. } | Import { .. })
+    }
+
+    /// Whether the same may go well later without anything changing that can be looked at: what was away may be back, and what is in
+    /// a database or at a registry may be put right there.
+    #[must_use]
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Open { kind: "storages", source, .. } => matches!(**source, PluginError::Open(_)) || source.is_transient(),
+            Self::Open { source, .. } => source.is_transient(),
+            Self::AbsentDatabase { .. } => true,
+            other => !other.is_configuration(),
+        }
+    }
+
     /// Whether a person must change the configuration or its surroundings, rather than wait: exit code 2.
     #[must_use]
     pub fn is_configuration(&self) -> bool {

@@ -1,9 +1,11 @@
 //! What the two kinds of adapters have in common, as far as being loaded and replaced is concerned.
 
+use super::adapters::Adapters;
+use super::place::{Candidate, Place};
 use super::{App, AppError};
 use crate::config::Config;
-use crate::config::model::Adapter;
-use crate::plugin::{Generation, PublisherPlugin, StoragePlugin};
+use crate::config::model::{Adapter, Publisher};
+use crate::plugin::{Generation, PreparedPublisher, PreparedStorage, PublisherPlugin, Slot, StoragePlugin};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -12,11 +14,23 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// `storages` or `publishers`.
     const SECTION: &'static str;
 
+    /// Its component, compiled.
+    type Prepared: Send + Sync + 'static;
+
     /// Its configuration; none: there is no such section.
     fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter>;
 
-    /// Loads and opens it.
-    fn load(app: &App, config: &Config, name: &str, generation: u64) -> impl Future<Output = Result<Arc<Self>, AppError>> + Send;
+    /// Finds, checks and compiles its component.
+    fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> impl Future<Output = Result<Self::Prepared, AppError>> + Send;
+
+    /// Which component was prepared.
+    fn prepared(prepared: &Self::Prepared) -> &Generation;
+
+    /// Opens it.
+    fn open(app: &App, config: &Config, name: &str, prepared: &Self::Prepared) -> impl Future<Output = Result<Arc<Self>, AppError>> + Send;
+
+    /// Puts a candidate in the place of the generation that is there, now or when its relay is ready for that.
+    fn put(adapters: &Adapters, name: &str, place: &Place<Self>, slot: &Slot<Self>, candidate: Candidate<Self>);
 
     /// What it is.
     fn generation(&self) -> &Generation;
@@ -25,13 +39,26 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 impl Kind for StoragePlugin {
     const SECTION: &'static str = "storages";
 
+    type Prepared = PreparedStorage;
+
     fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter> {
         config.storages.get(name)
     }
 
-    async fn load(app: &App, config: &Config, name: &str, generation: u64) -> Result<Arc<Self>, AppError> {
-        let storage = config.storages.get(name).ok_or_else(|| absent::<Self>(name))?;
-        app.load_storage(config, storage, generation).await
+    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedStorage, AppError> {
+        app.prepare_storage(config, storage(config, name)?, generation).await
+    }
+
+    fn prepared(prepared: &PreparedStorage) -> &Generation {
+        prepared.generation()
+    }
+
+    async fn open(app: &App, config: &Config, name: &str, prepared: &PreparedStorage) -> Result<Arc<Self>, AppError> {
+        app.open_storage(config, storage(config, name)?, prepared).await
+    }
+
+    fn put(adapters: &Adapters, name: &str, place: &Place<Self>, slot: &Slot<Self>, candidate: Candidate<Self>) {
+        adapters.put_storage(name, place, slot, candidate);
     }
 
     fn generation(&self) -> &Generation {
@@ -42,18 +69,39 @@ impl Kind for StoragePlugin {
 impl Kind for PublisherPlugin {
     const SECTION: &'static str = "publishers";
 
+    type Prepared = PreparedPublisher;
+
     fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter> {
         config.publishers.get(name).map(|publisher| &publisher.adapter)
     }
 
-    async fn load(app: &App, config: &Config, name: &str, generation: u64) -> Result<Arc<Self>, AppError> {
-        let publisher = config.publishers.get(name).ok_or_else(|| absent::<Self>(name))?;
-        app.load_publisher(config, publisher, generation).await
+    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedPublisher, AppError> {
+        app.prepare_publisher(config, publisher(config, name)?, generation).await
+    }
+
+    fn prepared(prepared: &PreparedPublisher) -> &Generation {
+        prepared.generation()
+    }
+
+    async fn open(app: &App, config: &Config, name: &str, prepared: &PreparedPublisher) -> Result<Arc<Self>, AppError> {
+        app.open_publisher(config, publisher(config, name)?, prepared).await
+    }
+
+    fn put(adapters: &Adapters, name: &str, place: &Place<Self>, slot: &Slot<Self>, candidate: Candidate<Self>) {
+        adapters.take_over(name, place, slot, candidate);
     }
 
     fn generation(&self) -> &Generation {
         Self::generation(self)
     }
+}
+
+fn storage<'a>(config: &'a Config, name: &str) -> Result<&'a Adapter, AppError> {
+    config.storages.get(name).ok_or_else(|| absent::<StoragePlugin>(name))
+}
+
+fn publisher<'a>(config: &'a Config, name: &str) -> Result<&'a Publisher, AppError> {
+    config.publishers.get(name).ok_or_else(|| absent::<PublisherPlugin>(name))
 }
 
 /// The configuration has no such section.

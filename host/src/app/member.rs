@@ -45,11 +45,11 @@ impl Member {
     }
 
     async fn turns(&self, shutdown: Shutdown) -> Result<Summary, AppError> {
-        let mut total = Summary::default();
+        let (mut total, mut first) = (Summary::default(), true);
         loop {
             // A signal while adapters are being opened ends it there: nothing has been claimed.
             let opened = tokio::select! {
-                opened = self.open() => opened?,
+                opened = self.open(std::mem::take(&mut first)) => opened?,
                 () = shutdown.graceful.cancelled() => return Ok(total),
             };
             let storage = opened.relay.storage.clone();
@@ -62,21 +62,29 @@ impl Member {
         }
     }
 
-    /// Opens the adapters; in [`Mode::Run`] until it succeeds, as long as trying again can help.
-    async fn open(&self) -> Result<Opened, AppError> {
+    /// Opens the adapters; in [`Mode::Run`] until it succeeds. Only at the very first try of the process is a wrong configuration the end
+    /// of it: later other relays are at work, and who changes files under a running process is told why they are refused.
+    async fn open(&self, mut first: bool) -> Result<Opened, AppError> {
         let mut wait = REOPEN.0;
         loop {
             let error = match self.try_open().await {
                 Ok(opened) => return Ok(opened),
-                Err(error) if self.mode == Mode::Drain || error.is_configuration() => return Err(error),
+                Err(error) if self.mode == Mode::Drain || (first && error.is_configuration()) => return Err(error),
                 Err(error) => error,
             };
-            tracing::warn!(relay = self.name, again_in = %humantime::format_duration(wait), "not started yet: {error}");
+            first = false;
+            let again_in = humantime::format_duration(wait);
+            if error.is_configuration() {
+                tracing::error!(relay = self.name, %again_in, "not started yet: {error}");
+            } else {
+                tracing::warn!(relay = self.name, %again_in, "not started yet: {error}");
+            }
             self.status.set(Phase::Waiting(error.to_string()));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // There is another configuration: it may be the one that helps.
+                // There is another configuration, or somebody asks: it may be what helps.
                 () = self.turn.asked() => {}
+                () = self.status.wake.notified() => {}
             }
             wait = (wait * 2).min(REOPEN.1);
         }

@@ -1,6 +1,7 @@
 //! Everything put together: databases, components, storages, publishers and relays, out of one configuration.
 
 mod adapters;
+mod around;
 mod backlog;
 mod error;
 mod host;
@@ -10,8 +11,10 @@ mod member;
 mod place;
 mod recipe;
 mod reload;
+mod second_try;
 mod signals;
 pub mod status;
+mod take_over;
 mod turn;
 mod wake;
 mod watch;
@@ -25,7 +28,9 @@ use crate::config::Config;
 use crate::config::model::{Adapter, Database, Publisher};
 use crate::metrics::Metrics;
 use crate::oci::{self, Component, PullError, Registries};
-use crate::plugin::{Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
+use crate::plugin::{
+    Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PreparedPublisher, PreparedStorage, PublisherPlugin, StoragePlugin,
+};
 use crate::sql::Databases;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,24 +81,56 @@ impl App {
 
     /// Opens a generation of a storage by a configuration that may be newer than the one that this was made of.
     async fn load_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<StoragePlugin>, AppError> {
-        if let Some((database, file)) = self.absent_database(adapter) {
-            let place = config.places.first([format!("databases.{database}.url")]);
-            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
-        }
-        let loaded = async {
-            let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
-            self.plugins.load_storage(origin(config, pulled.as_ref(), pins.as_ref(), generation), adapter).await
-        };
-        loaded.await.map_err(|error| not_opened(config, "storages", adapter, error))
+        let prepared = self.prepare_storage(config, adapter, generation).await?;
+        self.open_storage(config, adapter, &prepared).await
     }
 
     /// The same for a publisher.
     async fn load_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<Arc<PublisherPlugin>, AppError> {
-        let loaded = async {
-            let (pins, pulled) = (pins(config)?, pulled(config, &publisher.adapter).await?);
-            self.plugins.load_publisher(origin(config, pulled.as_ref(), pins.as_ref(), generation), publisher).await
+        let prepared = self.prepare_publisher(config, publisher, generation).await?;
+        self.open_publisher(config, publisher, &prepared).await
+    }
+
+    /// Finds, checks and compiles a storage.
+    async fn prepare_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<PreparedStorage, AppError> {
+        if let Some((database, file)) = self.absent_database(adapter) {
+            let place = config.places.first([format!("databases.{database}.url")]);
+            return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
+        }
+        let prepared = async {
+            let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
+            self.plugins.prepare_storage(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
         };
-        loaded.await.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
+        prepared.await.map_err(|error| not_opened(config, "storages", adapter, error))
+    }
+
+    /// Opens what was prepared, by settings that may be others.
+    async fn open_storage(&self, config: &Config, adapter: &Adapter, prepared: &PreparedStorage) -> Result<Arc<StoragePlugin>, AppError> {
+        let origin = origin(config, None, None, prepared.generation().number);
+        let opened = self.plugins.open_storage(prepared, origin, adapter).await;
+        opened.map_err(|error| not_opened(config, "storages", adapter, error))
+    }
+
+    /// Finds, checks and compiles a publisher.
+    async fn prepare_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<PreparedPublisher, AppError> {
+        let adapter = &publisher.adapter;
+        let prepared = async {
+            let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
+            self.plugins.prepare_publisher(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
+        };
+        prepared.await.map_err(|error| not_opened(config, "publishers", adapter, error))
+    }
+
+    /// Opens what was prepared, by settings that may be others.
+    async fn open_publisher(
+        &self,
+        config: &Config,
+        publisher: &Publisher,
+        prepared: &PreparedPublisher,
+    ) -> Result<Arc<PublisherPlugin>, AppError> {
+        let origin = origin(config, None, None, prepared.generation().number);
+        let opened = self.plugins.open_publisher(prepared, origin, publisher).await;
+        opened.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
 
     /// Name and file of a storage's database, if there is no such file yet.

@@ -1,5 +1,7 @@
 //! An adapter of the configuration: the slot that it is in once it is open, and what is known of candidates for it.
 
+use super::around::Around;
+use super::kind::Kind;
 use super::recipe::Recipe;
 use crate::plugin::Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,18 +19,21 @@ pub(super) struct Candidate<P> {
 pub(super) struct Memo {
     pub(super) recipe: Recipe,
     pub(super) sha256: String,
-    /// What the pins said of it.
-    pub(super) pinned: String,
+    pub(super) around: Around,
     /// For what may be fine later.
     pub(super) again: Option<Instant>,
     /// How long was waited for that.
     pub(super) wait: Duration,
+    /// Somebody has asked for another try since.
+    pub(super) asked: bool,
 }
 
 /// An adapter of the configuration, open or not.
-pub(super) struct Place<P> {
+pub(super) struct Place<P: Kind> {
     pub(super) slot: OnceCell<Arc<Slot<P>>>,
     record: Mutex<Record>,
+    /// While it waits to be opened: the last component for it that could be used, and the `plugin` that it is.
+    ready: Mutex<Option<(String, Arc<P::Prepared>)>>,
 }
 
 #[derive(Default)]
@@ -40,22 +45,35 @@ pub(super) struct Record {
     pub(super) waits: bool,
     /// A fault of the file itself that was told.
     pub(super) told: Option<String>,
+    /// Whether a candidate is being opened.
+    pub(super) trying: bool,
 }
 
-impl<P> Default for Place<P> {
+impl<P: Kind> Default for Place<P> {
     fn default() -> Self {
-        Self { slot: OnceCell::new(), record: Mutex::default() }
+        Self { slot: OnceCell::new(), record: Mutex::default(), ready: Mutex::default() }
     }
 }
 
-impl<P> Place<P> {
+impl<P: Kind> Place<P> {
     /// One that is open.
     pub(super) fn opened(slot: Arc<Slot<P>>) -> Self {
-        Self { slot: OnceCell::new_with(Some(slot)), record: Mutex::default() }
+        Self { slot: OnceCell::new_with(Some(slot)), ..Self::default() }
     }
 
     pub(super) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last component for `plugin` that could be used.
+    pub(super) fn ready(&self, plugin: &str) -> Option<Arc<P::Prepared>> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.as_ref().filter(|(known, _)| known == plugin).map(|(_, prepared)| Arc::clone(prepared))
+    }
+
+    /// Remembers a component, or forgets it once it is in use.
+    pub(super) fn set_ready(&self, ready: Option<(String, Arc<P::Prepared>)>) {
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = ready;
     }
 }
 
@@ -67,7 +85,7 @@ impl Record {
 }
 
 impl Memo {
-    pub(super) fn is_of(&self, recipe: &Recipe, sha256: &str, pinned: &str) -> bool {
-        self.recipe == *recipe && self.sha256 == sha256 && self.pinned == pinned
+    pub(super) fn is_of(&self, recipe: &Recipe, sha256: &str, around: &Around) -> bool {
+        !self.asked && self.recipe == *recipe && self.sha256 == sha256 && self.around == *around
     }
 }

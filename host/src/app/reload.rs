@@ -1,14 +1,20 @@
-//! Keeps a running process up to date with its files: components, pins, and the configuration. One task, so that one change is
-//! judged and taken over after the other.
+//! Keeps a running process up to date with its files: components, pins, and the configuration. One task decides, so that one change
+//! is taken over after the other; what is tried (a component that compiles, a registry that is slow to answer) is under way beside.
 
-use super::adapters::Adapters;
+use super::adapters::{Adapters, Trials};
+use super::around::Around;
 use super::inventory::{Inventory, Refused};
+use super::second_try::{Due, SecondTry};
+use super::take_over::Refusal;
 use super::watch::{Files, Folder, Watch};
 use crate::config::{self, Config};
 use crate::metrics::{Metrics, ResultLabels};
 use crate::plugin::{STILL, Sight, Sightings};
+use futures_util::StreamExt;
 use std::ffi::OsString;
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -28,7 +34,21 @@ pub(super) struct Reload {
 enum Cause {
     Signal,
     Change,
+    /// It was refused, and may be fine now. How long was waited; none: something was mended.
+    Again(Option<Duration>),
 }
+
+/// What a reading of the configuration came to.
+struct Verdict {
+    cause: Cause,
+    /// What was read, and what it met; none: the file itself is wrong.
+    read: Option<(Arc<Config>, Around)>,
+    /// Whether anything has changed, or why not.
+    taken: Result<bool, Refusal>,
+}
+
+/// A reading that is under way.
+type Reading<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
 impl Reload {
     /// Goes on for ever; the caller drops it.
@@ -44,6 +64,9 @@ impl Reload {
         let mut sightings = Sightings::default();
         // SHA-256 of the configuration file when it was last judged.
         let mut judged = None;
+        let mut reading: Option<Reading<'_>> = None;
+        let mut refused: Option<SecondTry> = None;
+        let mut trials = Trials::new();
         // Whether files are looked at although they are not watched: until all that a signal was sent for stand still.
         let mut looking = false;
         loop {
@@ -52,23 +75,39 @@ impl Reload {
                 match sightings.look(&config.file, Instant::now()).await {
                     Sight::Still(sha256) if judged.as_ref() != Some(&sha256) => {
                         judged = Some(sha256);
-                        self.reload(&config.file, Cause::Change).await;
+                        // What is read already is not what is wanted any more.
+                        reading = Some(Box::pin(self.read(&config.file, Cause::Change)));
                     }
                     Sight::Moving => wait = Some(STILL),
                     Sight::Still(_) | Sight::Gone | Sight::Unreadable(_) => {}
                 }
+                if let Some(refused) = refused.as_mut().filter(|_| reading.is_none()) {
+                    let around = Around::of_all(&refused.config).await;
+                    let waited = refused.has_met(&around).then_some(refused.wait);
+                    match refused.due(around) {
+                        Due::Now => reading = Some(Box::pin(self.read(&config.file, Cause::Again(waited)))),
+                        Due::In(left) => wait = wait.into_iter().chain([left]).min(),
+                        Due::Open => {}
+                    }
+                }
             }
             if watches_plugins || looking {
-                let again = self.adapters.look(&mut sightings).await;
-                looking = again.is_some();
+                let again = self.adapters.look(&mut sightings, &mut trials).await;
+                looking = again.is_some() || !trials.is_empty();
                 wait = wait.into_iter().chain(again).min();
             }
             tokio::select! {
                 () = changed.notified() => {}
                 () = self.adapters.opened.notified() => {}
                 () = self.hangup.notified() => {
-                    self.reload(&config.file, Cause::Signal).await;
+                    reading = Some(Box::pin(self.read(&config.file, Cause::Signal)));
+                    self.adapters.ask_again();
                     looking = true;
+                }
+                Some(()) = trials.next() => {}
+                verdict = ended(&mut reading) => {
+                    reading = None;
+                    refused = self.conclude(&config.file, verdict, refused.take());
                 }
                 () = sleep(wait) => {}
             }
@@ -76,33 +115,65 @@ impl Reload {
     }
 
     /// Reads the configuration, and takes it over as a whole or not at all.
-    async fn reload(&self, file: &Path, cause: Cause) {
-        let taken = match config::load(file) {
-            Ok(new) => self.adapters.take_over_config(new).await,
-            Err(error) => Err(format!("{:#}", anyhow::Error::new(error))),
-        };
-        let result = match &taken {
-            Ok(true) => "applied",
-            Ok(false) => "unchanged",
-            Err(_) => "refused",
-        };
-        self.metrics.config_reloads.get_or_create(&ResultLabels { result }).inc();
-        let shown = file.display();
+    async fn read(&self, file: &Path, cause: Cause) -> Verdict {
+        match config::load(file) {
+            Ok(new) => {
+                let new = Arc::new(new);
+                // Before it is tried: what changes meanwhile is a reason to try again.
+                let around = Around::of_all(&new).await;
+                let taken = self.adapters.take_over_config(Arc::clone(&new)).await;
+                Verdict { cause, read: Some((new, around)), taken }
+            }
+            Err(error) => {
+                let reason = format!("{:#}", anyhow::Error::new(error));
+                Verdict { cause, read: None, taken: Err(Refusal { reason, may_pass: false }) }
+            }
+        }
+    }
+
+    /// Tells what has become of a configuration. Returns when to try it again, if it was refused.
+    fn conclude(&self, file: &Path, verdict: Verdict, before: Option<SecondTry>) -> Option<SecondTry> {
+        let Verdict { cause, read, taken } = verdict;
+        let (result, shown) = (|result| self.metrics.config_reloads.get_or_create(&ResultLabels { result }).inc(), file.display());
         match taken {
             Ok(true) => {
+                result("applied");
                 tracing::info!("{shown} is taken over");
                 for config::Warning { relay, place, text } in config::warnings(&self.adapters.config()) {
                     tracing::warn!(relay, key = place.map(|place| place.to_string()), "{text}");
                 }
             }
-            Ok(false) if cause == Cause::Signal => tracing::info!("nothing has changed in {shown} that is in use"),
-            Ok(false) => {}
-            Err(reason) => {
-                tracing::error!("{shown} is refused, and the configuration stays as it was: {reason}");
-                return self.inventory.config_refused(Some(Refused::now(None, reason)));
+            Ok(false) => {
+                result("unchanged");
+                if cause == Cause::Signal {
+                    tracing::info!("nothing has changed in {shown} that is in use");
+                }
+            }
+            Err(Refusal { reason, may_pass }) => {
+                let waited = match cause {
+                    Cause::Again(waited) => waited,
+                    Cause::Signal | Cause::Change => None,
+                };
+                if waited.is_some() && before.is_some_and(|before| before.reason == reason) {
+                    tracing::debug!("{shown} is refused again: {reason}");
+                } else {
+                    result("refused");
+                    tracing::error!("{shown} is refused, and the configuration stays as it was: {reason}");
+                    self.inventory.config_refused(Some(Refused::now(None, reason.clone())));
+                }
+                return read.map(|(config, around)| SecondTry::new(config, around, reason, may_pass, waited));
             }
         }
         self.inventory.config_refused(None);
+        None
+    }
+}
+
+/// None: never.
+async fn ended(reading: &mut Option<Reading<'_>>) -> Verdict {
+    match reading {
+        Some(reading) => reading.await,
+        None => std::future::pending().await,
     }
 }
 
