@@ -107,7 +107,7 @@ fn what_a_storage_does_not_offer_is_skipped_by_name() -> Result<()> {
 }
 
 /// A way to break the contract, and the clauses that are broken by it: each is one that a reader of the contract would name.
-const FAULTS: [(&str, &[&str]); 30] = [
+const FAULTS: [(&str, &[&str]); 31] = [
     ("ignores-max-bytes", &["max-bytes"]),
     ("ignores-max-message-bytes", &["max-message-bytes"]),
     ("counts-payloads-only", &["max-bytes", "max-message-bytes"]),
@@ -119,6 +119,7 @@ const FAULTS: [(&str, &[&str]); 30] = [
     ("one-instance", &["any-instance"]),
     ("hides-failures", &["browse-rows", "dead"]),
     ("ignores-topic", &["browse-filters"]),
+    ("names-a-channel", &["wake"]),
     ("own-clock", &["clock"]),
     ("settles-one-by-one", &["settle-atomic"]),
     ("cuts-durations", &["long-durations"]),
@@ -199,10 +200,9 @@ fn an_adapter_that_hangs_panics_or_floods_fails_its_clause_in_the_words_of_the_h
     Ok(())
 }
 
-#[test]
-fn a_storage_without_administration_is_filled_by_a_command() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let script = folder.path().join("insert.sh");
+/// A command that fills the table of sqlite-storage, in the folder.
+fn insert_command(folder: &Path) -> Result<String> {
+    let script = folder.join("insert.sh");
     let (outhaul, plugins) = (places::outhaul()?, places::plugins()?);
     let text = format!(
         "config=$(mktemp)\n\
@@ -218,13 +218,41 @@ fn a_storage_without_administration_is_filled_by_a_command() -> Result<()> {
         outhaul = outhaul.display()
     );
     std::fs::write(&script, text)?;
-    let command = format!("sh '{}'", script.display());
+    Ok(format!("sh '{}'", script.display()))
+}
+
+#[test]
+fn a_storage_without_administration_is_filled_by_a_command() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let command = insert_command(folder.path())?;
     let clauses = ["storage.order-across-claims", "storage.headers", "storage.schema"];
     let mut arguments = vec!["--insert-command", command.as_str()];
     arguments.extend(clauses.iter().flat_map(|clause| ["--clause", *clause]));
     let tested = Tested::of(&plugin("sqlite-storage")?, &arguments)?;
     assert!(tested.code == 0 && tested.report["passed"] == 2, "{:#}\n{}", tested.report, tested.stderr);
     assert_eq!(tested.skipped(), set(&["storage.schema"]));
+    Ok(())
+}
+
+#[test]
+fn a_storage_with_what_every_storage_must_have_keeps_the_contract() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let component = places::fixtures()?.join("minimal-storage.wasm");
+    let tested = Tested::of(&component, &["--insert-command", &insert_command(folder.path())?])?;
+    assert!(tested.code == 0 && tested.failed().is_empty(), "{:#}\n{}", tested.report, tested.stderr);
+    // What it does not export, and what a command cannot show.
+    let skipped = set(&[
+        "storage.browse-filters",
+        "storage.browse-pages",
+        "storage.browse-rows",
+        "storage.discard",
+        "storage.enqueue",
+        "storage.fused",
+        "storage.purge",
+        "storage.requeue",
+        "storage.schema",
+    ]);
+    assert_eq!(tested.skipped(), skipped, "{:?}", tested.with("skipped", "why"));
     Ok(())
 }
 

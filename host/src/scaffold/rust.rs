@@ -9,6 +9,8 @@ use toml::{Table, Value};
 const SDK: &[(&str, &str)] = &super::templates::files![
     "../../../",
     "sdk/rust/Cargo.toml",
+    "sdk/rust/minimal/Cargo.toml",
+    "sdk/rust/minimal/src/lib.rs",
     "sdk/rust/src/batch.rs",
     "sdk/rust/src/bindings.rs",
     "sdk/rust/src/config.rs",

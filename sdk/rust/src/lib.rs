@@ -12,6 +12,9 @@
 //! outhaul_sdk::manifest!("../manifest.toml"); // its name, its version, and what it asks to be granted
 //! ```
 //!
+//! A storage is the trait `Storage` and `export_storage!(T)`, or, for the least that works, `MinimalStorage` and
+//! `export_storage!(T: minimal)`.
+//!
 //! An adapter reaches what the operator grants with what Rust has for it: TCP with `std::net` (names with `outhaul_sdk::net::resolve`,
 //! which keeps a deadline), HTTP with the crate `wasip2`. What a stream still holds when it is dropped is not sent. TLS over
 //! TCP, which `std` does not have, is `outhaul_sdk::tls::TlsStream` (on the WebAssembly target only): the host does the handshake and
@@ -51,8 +54,8 @@ pub use key_order::run_in_key_order;
 pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
 pub use publisher::Publisher;
 pub use storage::{
-    ClaimRequest, Claimed, Counts, Description, Filter, NotificationSource, Page, Refusal, Retry, Row, RowState, Settlement, Storage, Turn,
-    Verdict, WakeSource,
+    ClaimRequest, Claimed, Counts, Description, Filter, MinimalStorage, NotificationSource, Page, Refusal, Retry, Row, RowState,
+    Settlement, Storage, Turn, Verdict, WakeSource,
 };
 
 #[doc(hidden)]
@@ -60,4 +63,5 @@ pub mod macros {
     //! What the export macros expand to.
     pub use crate::publisher::PublisherSlot;
     pub use crate::storage::StorageSlot;
+    pub use outhaul_sdk_minimal::export_minimal_storage_world;
 }

@@ -40,11 +40,50 @@ pub trait Storage: Sized {
     fn purge(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure>;
 }
 
+/// The least that works as a storage: the world `storage-adapter`. The calls are described in `wit/outbox.wit`. Without the rest of
+/// [`Storage`], a relay settles and claims in two calls, and the commands that fill and look at the table (`outhaul enqueue`, `schema`,
+/// `dead`, `purge`) do not work with it. Every [`Storage`] is one.
+#[allow(clippy::missing_errors_doc, reason = "all return the failures that wit/outbox.wit describes")]
+pub trait MinimalStorage: Sized {
+    /// Opens the database that `config` names; changes nothing in it.
+    fn open(config: &str) -> Result<(Self, Description), Failure>;
+    /// Leases rows that are due.
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure>;
+    /// Writes verdicts; returns ids no longer held.
+    fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure>;
+    /// Renews leases; returns ids no longer held.
+    fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure>;
+    /// Counts.
+    fn stats(&mut self) -> Result<Counts, Failure>;
+}
+
+impl<S: Storage> MinimalStorage for S {
+    fn open(config: &str) -> Result<(Self, Description), Failure> {
+        <S as Storage>::open(config)
+    }
+
+    fn claim(&mut self, request: &ClaimRequest) -> Result<Claimed, Failure> {
+        Storage::claim(self, request)
+    }
+
+    fn settle(&mut self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
+        Storage::settle(self, worker, settlements)
+    }
+
+    fn extend(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
+        Storage::extend(self, worker, ids, lease_ms)
+    }
+
+    fn stats(&mut self) -> Result<Counts, Failure> {
+        Storage::stats(self)
+    }
+}
+
 /// Holds the opened instance.
 #[derive(Debug)]
 pub struct StorageSlot<S>(std::cell::RefCell<Option<S>>);
 
-impl<S: Storage> StorageSlot<S> {
+impl<S: MinimalStorage> StorageSlot<S> {
     /// An empty slot.
     #[must_use]
     pub const fn new() -> Self {
@@ -73,47 +112,60 @@ impl<S: Storage> StorageSlot<S> {
     }
 }
 
-impl<S: Storage> Default for StorageSlot<S> {
+impl<S: MinimalStorage> Default for StorageSlot<S> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Exports a [`Storage`](crate::Storage) from the component, with the fused and the admin interface (world `storage-adapter-full`). Once
-/// a crate. The world without the two, `storage-adapter`, has no macro: make its bindings with `wit_bindgen::generate!` from `wit/`.
+/// Exports a storage from the component. Once a crate. Natively it is nothing: there the adapter is a plain type.
 ///
-/// Natively it is nothing: there the adapter is a plain type.
+/// `export_storage!(T)` exports a [`Storage`](crate::Storage) with the fused and the admin interface (world `storage-adapter-full`);
+/// `export_storage!(T: minimal)` a [`MinimalStorage`](crate::MinimalStorage) without the two (world `storage-adapter`).
 #[macro_export]
 macro_rules! export_storage {
+    // What both worlds have.
+    (@required $storage:ty, $contract:ident) => {
+        use ::core::result::Result as R;
+        use ::std::{string::String, vec::Vec};
+        use $crate::bindings::storage::exports::outhaul::adapter as exported;
+        use $crate::$contract as _;
+        thread_local! {
+            static SLOT: $crate::macros::StorageSlot<$storage> = const { $crate::macros::StorageSlot::new() };
+        }
+        struct Exported;
+        impl exported::storage::Guest for Exported {
+            fn open(config: String) -> R<$crate::Description, $crate::Failure> {
+                SLOT.with(|slot| slot.open(&config))
+            }
+            fn claim(request: $crate::ClaimRequest) -> R<$crate::Claimed, $crate::Failure> {
+                SLOT.with(|slot| slot.call(|storage| storage.claim(&request)))
+            }
+            fn settle(worker: String, settlements: Vec<$crate::Settlement>) -> R<Vec<String>, $crate::Failure> {
+                SLOT.with(|slot| slot.call(|storage| storage.settle(&worker, &settlements)))
+            }
+            fn extend(worker: String, ids: $crate::Column, lease_ms: u64) -> R<Vec<String>, $crate::Failure> {
+                SLOT.with(|slot| slot.call(|storage| storage.extend(&worker, &ids, lease_ms)))
+            }
+            fn stats() -> R<$crate::Counts, $crate::Failure> {
+                SLOT.with(|slot| slot.call(|storage| storage.stats()))
+            }
+        }
+    };
+    ($storage:ty: minimal) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code)]
+        const _: () = {
+    $crate::export_storage!(@required $storage, MinimalStorage);
+            // The interface is the same in both worlds: so are its types.
+    $crate::macros::export_minimal_storage_world!(Exported with_types_in $crate::bindings::storage);
+        };
+    };
     ($storage:ty) => {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code)]
         const _: () = {
-            use ::core::result::Result as R;
-            use ::std::{string::String, vec::Vec};
-            use $crate::Storage as _;
-            use $crate::bindings::storage::exports::outhaul::adapter as exported;
-            thread_local! {
-                static SLOT: $crate::macros::StorageSlot<$storage> = const { $crate::macros::StorageSlot::new() };
-            }
-            struct Exported;
-            impl exported::storage::Guest for Exported {
-                fn open(config: String) -> R<$crate::Description, $crate::Failure> {
-                    SLOT.with(|slot| slot.open(&config))
-                }
-                fn claim(request: $crate::ClaimRequest) -> R<$crate::Claimed, $crate::Failure> {
-                    SLOT.with(|slot| slot.call(|storage| storage.claim(&request)))
-                }
-                fn settle(worker: String, settlements: Vec<$crate::Settlement>) -> R<Vec<String>, $crate::Failure> {
-                    SLOT.with(|slot| slot.call(|storage| storage.settle(&worker, &settlements)))
-                }
-                fn extend(worker: String, ids: $crate::Column, lease_ms: u64) -> R<Vec<String>, $crate::Failure> {
-                    SLOT.with(|slot| slot.call(|storage| storage.extend(&worker, &ids, lease_ms)))
-                }
-                fn stats() -> R<$crate::Counts, $crate::Failure> {
-                    SLOT.with(|slot| slot.call(|storage| storage.stats()))
-                }
-            }
+    $crate::export_storage!(@required $storage, Storage);
             impl exported::storage_fused::Guest for Exported {
                 fn settle_and_claim(
                     settlements: Vec<$crate::Settlement>,

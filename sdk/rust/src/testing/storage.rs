@@ -1,7 +1,7 @@
 //! A storage, called natively; what it claims is held against its contract.
 
 use crate::{
-    Batch, ClaimRequest, Claimed, Column, Description, Failure, FailureCode, Retry, Settlement, Storage, Verdict,
+    Batch, ClaimRequest, Claimed, Column, Description, Failure, FailureCode, MinimalStorage, Retry, Settlement, Verdict,
     database::failure::code_word,
 };
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ pub enum StorageFault {
     NoAttempt(String),
 }
 
-impl<S: Storage> StorageBench<S> {
+impl<S: MinimalStorage> StorageBench<S> {
     /// Opens the storage with a configuration, as JSON.
     ///
     /// # Errors
