@@ -14,11 +14,14 @@ const SLOW: [&str; 5] = ["publisher.silence", "publisher.slow", "publisher.after
 /// A secret, as the tests know it.
 const SECRET: (&str, &str) = ("OUTHAUL_CONFORMANCE_SECRET", "correct-horse-battery");
 
+/// A fault, where there are no settings to name one.
+const FAULT: (&str, &str) = ("OUTHAUL_CONFORMANCE_FAULT", "names-no-missing-key");
+
 /// Runs `outhaul plugin test`: its exit code, and its report.
 fn test(component: &Path, options: &[&str]) -> Result<(Option<i32>, Value)> {
     let mut command = bound(&places::outhaul()?);
     command.args(["plugin", "test", "--json"]).arg(component).args(options);
-    command.env("XDG_CACHE_HOME", places::compiled()?).env(SECRET.0, SECRET.1);
+    command.env("XDG_CACHE_HOME", places::compiled()?).env(SECRET.0, SECRET.1).env(FAULT.0, FAULT.1);
     let output = command.output()?;
     let report = serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
     Ok((output.status.code(), report))
@@ -75,6 +78,31 @@ fn the_example_of_each_language_keeps_the_contract() -> Result<()> {
         let skipped = ["publisher.binary-headers", "publisher.secrets"];
         assert_green(&component, &["--set", "url = \"{destination}/in\""], &skipped).with_context(|| example.name)?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_missing_key_that_is_not_named_is_named() -> Result<()> {
+    let component = places::fixtures()?.join("wrong-publisher.wasm");
+    let settings = ["--set", "url = \"{destination}/\"", "--clause", "publisher.missing-key"];
+    let (code, report) = test(&component, &settings)?;
+    assert_eq!((code, with_verdict(&report, "passed")), (Some(0), BTreeSet::from(["publisher.missing-key"])), "{report:#}");
+    let (code, report) = test(&component, &[&settings[..], &["--secret", &format!("fault={}", FAULT.0)]].concat())?;
+    assert_eq!((code, with_verdict(&report, "failed")), (Some(1), BTreeSet::from(["publisher.missing-key"])), "{report:#}");
+    Ok(())
+}
+
+#[test]
+fn headers_that_are_not_kept_byte_by_byte_are_named() -> Result<()> {
+    let component = places::fixtures()?.join("wrong-publisher.wasm");
+    let destination = concat!("exec '", env!("CARGO_BIN_EXE_hex-destination"), "'");
+    let settings = ["--set", "url = \"http://{destination}/\"", "--set", "hex_headers = true", "--destination-command", destination];
+    let clause = ["--clause", "publisher.binary-headers"];
+    let (code, report) = test(&component, &[&settings[..], &clause[..]].concat())?;
+    assert_eq!((code, with_verdict(&report, "passed")), (Some(0), BTreeSet::from(["publisher.binary-headers"])), "{report:#}");
+    let fault = ["--set", "fault = \"text-headers\""];
+    let (code, report) = test(&component, &[&settings[..], &clause[..], &fault[..]].concat())?;
+    assert_eq!((code, with_verdict(&report, "failed")), (Some(1), BTreeSet::from(["publisher.binary-headers"])), "{report:#}");
     Ok(())
 }
 
