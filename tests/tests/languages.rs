@@ -31,10 +31,6 @@ fn rig(language: &str, receiver: &Receiver) -> Result<Option<(Rig, Config)>> {
     Ok(Some((rig, config)))
 }
 
-fn enqueue(rig: &Rig, arguments: &[&str]) -> Result<String> {
-    Ok(rig.run(&[&["enqueue"], arguments].concat())?.success()?.trim().to_owned())
-}
-
 fn everything_that_a_message_has_arrives(language: &str) -> Result<()> {
     let receiver = Receiver::accepting()?;
     let Some((rig, _)) = rig(language, &receiver)? else { return Ok(()) };
@@ -44,9 +40,9 @@ fn everything_that_a_message_has_arrives(language: &str) -> Result<()> {
     let file = file.to_str().context("a path of UTF-8")?;
     let headers =
         ["--header", "x-tag=one", "--header", "content-type=text/x-zoe", "--header", "x-tag=two", "--header", "Host=evil.example"];
-    let full = enqueue(&rig, &[&["--topic", "orders.placed", "--key", "Zoë 7", "--payload-file", file], &headers[..]].concat())?;
-    let tombstone = enqueue(&rig, &["--topic", "gone", "--key", "Zoë 7", "--tombstone"])?;
-    let empty = enqueue(&rig, &["--topic", "empty", "--payload", ""])?;
+    let full = rig.enqueue(&[&["--topic", "orders.placed", "--key", "Zoë 7", "--payload-file", file], &headers[..]].concat())?;
+    let tombstone = rig.enqueue(&["--topic", "gone", "--key", "Zoë 7", "--tombstone"])?;
+    let empty = rig.enqueue(&["--topic", "empty", "--payload", ""])?;
     assert_eq!(rig.drain()?["sent"], 3);
 
     let requests = receiver.requests();
@@ -256,8 +252,7 @@ mod storages {
             _ => Answer::status(204),
         })?;
         let Some(rig) = rig(storage, &receiver)? else { return Ok(()) };
-        let ids =
-            ["bad", "shy", "good"].map(|topic| enqueue(&rig, &["--topic", topic, "--key", "k", "--header", "a=1", "--payload", topic]));
+        let ids = ["bad", "shy", "good"].map(|topic| rig.enqueue(&["--topic", topic, "--key", "k", "--header", "a=1", "--payload", topic]));
         let [bad, shy, good] = ids;
         let (bad, shy, good) = (bad?, shy?, good?);
         let host = rig.host()?;
@@ -285,7 +280,7 @@ mod storages {
         let receiver =
             Receiver::start(move |request| if request.earlier == 0 { Answer::status(204).behind(&behind) } else { Answer::status(204) })?;
         let Some(rig) = rig(storage, &receiver)? else { return Ok(()) };
-        let id = enqueue(&rig, &["--topic", "t", "--payload", "x"])?;
+        let id = rig.enqueue(&["--topic", "t", "--payload", "x"])?;
         let mut host = rig.host()?;
         receiver.wait_for_requests(1)?;
         host.process().kill()?;

@@ -144,21 +144,6 @@ mod tests {
         plugin = \"hooks\"
     ";
 
-    fn seen(world: &str, sha256: &str) -> Inspection {
-        Inspection {
-            file: "x.wasm".into(),
-            world: Some(world.to_owned()),
-            name: None,
-            version: None,
-            description: None,
-            imports: Vec::new(),
-            exports: Vec::new(),
-            requests: Vec::new(),
-            bytes: 0,
-            sha256: sha256.to_owned(),
-        }
-    }
-
     #[test]
     fn a_name_that_is_in_use_is_not_given_to_another_kind_nor_to_what_is_not_pinned() {
         let config = config::parse(CONFIG, Path::new("outhaul.toml")).unwrap();
@@ -172,13 +157,13 @@ mod tests {
             ("hooks", "storage-adapter", "aa", Some("it is a storage, and publishers.webhooks uses the name hooks: give it another")),
             ("rows", "publisher-adapter", "bb", Some("it is a publisher, and storages.outbox uses the name rows: give it another")),
         ] {
-            let objection = objection(&config, Some(&pins), name, &seen(world, sha256));
+            let objection = objection(&config, Some(&pins), name, &Inspection::of_world(Some(world), sha256));
             match (told, objection) {
                 (None, None) => {}
                 (Some(told), Some(objection)) => assert!(objection.contains(told), "{name}: {objection}"),
                 (told, objection) => panic!("{name}: expected {told:?}, found {objection:?}"),
             }
         }
-        assert_eq!(objection(&config, None, "hooks", &seen("publisher-adapter", "bb")), None);
+        assert_eq!(objection(&config, None, "hooks", &Inspection::of_world(Some("publisher-adapter"), "bb")), None);
     }
 }

@@ -310,20 +310,8 @@ mod tests {
     use super::*;
 
     fn setup(settings: &str, kind: Kind) -> Setup {
-        let inspection = Inspection {
-            file: "a.wasm".into(),
-            world: None,
-            name: None,
-            version: None,
-            description: None,
-            imports: Vec::new(),
-            exports: Vec::new(),
-            requests: Vec::new(),
-            bytes: 0,
-            sha256: String::new(),
-        };
         Setup {
-            inspection,
+            inspection: Inspection::of_world(None, ""),
             kind,
             beside: Beside::default(),
             folder: "built".into(),

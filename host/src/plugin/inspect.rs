@@ -30,6 +30,25 @@ pub struct Inspection {
     pub sha256: String,
 }
 
+#[cfg(test)]
+impl Inspection {
+    /// Of a component of a world, for tests of what is done with it.
+    pub(crate) fn of_world(world: Option<&str>, sha256: &str) -> Self {
+        Self {
+            file: "x.wasm".into(),
+            world: world.map(str::to_owned),
+            name: None,
+            version: None,
+            description: None,
+            imports: Vec::new(),
+            exports: Vec::new(),
+            requests: Vec::new(),
+            bytes: 0,
+            sha256: sha256.to_owned(),
+        }
+    }
+}
+
 /// Looks at a component file.
 ///
 /// # Errors
