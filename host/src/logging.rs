@@ -4,7 +4,11 @@
 
 use crate::config::model::Log;
 use std::io::IsTerminal;
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +29,12 @@ pub enum LogError {
     Twice,
 }
 
+/// Whether a line may be written at all, whatever the filter says. At their finest level the libraries that requests, statements and calls
+/// of components go through write all that they are given: URLs, credentials and payloads among it.
+fn is_discreet(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("outhaul") || *metadata.level() <= Level::DEBUG
+}
+
 /// Sets up the log. `RUST_LOG` has precedence over the configuration's filter.
 ///
 /// # Errors
@@ -40,9 +50,10 @@ pub fn init(log: &Log) -> Result<(), LogError> {
     // well, and panic in the middle of the relay.
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let done = if log.json {
-        subscriber.json().flatten_event(true).try_init()
+        subscriber.json().flatten_event(true).finish().with(filter_fn(is_discreet)).try_init()
     } else {
-        subscriber.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
+        let with_colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        subscriber.with_ansi(with_colours).finish().with(filter_fn(is_discreet)).try_init()
     };
     done.map_err(|_| LogError::Twice)
 }

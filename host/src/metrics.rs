@@ -35,6 +35,15 @@ pub struct FailureLabels {
     pub code: String,
 }
 
+/// By relay and state of its deliveries.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DeliveryLabels {
+    /// Name of the relay.
+    pub relay: String,
+    /// `pending`, `due`, `leased`, `suppressed` or `quarantined`.
+    pub state: &'static str,
+}
+
 /// By adapter and call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CallLabels {
@@ -139,6 +148,8 @@ metrics! {
     dead_rows: ByRelay<Gauge> = Family::default(), None;
     /// Age of the oldest row neither delivered nor dead
     oldest_pending: ByRelay<Gauge<f64, std::sync::atomic::AtomicU64>> = Family::default(), Some(Unit::Seconds);
+    /// Deliveries to subscribers by state (due and leased ones are pending ones as well)
+    deliveries: Family<DeliveryLabels, Gauge> = Family::default(), None;
     /// Whether notifications of the database come through (1), or the table is only polled for now (0)
     listening: ByRelay<Gauge> = Family::default(), None;
     /// Calls into adapters
@@ -198,6 +209,7 @@ mod tests {
             ("RelayLabels", "`relay`"),
             ("PublisherLabels", "`relay`, `publisher`"),
             ("FailureLabels", "`relay`, `code`"),
+            ("DeliveryLabels", "`relay`, `state`"),
             ("CallLabels", "`adapter`, `call`"),
             ("AdapterLabels", "`adapter`"),
             ("ResultLabels", "`result`"),

@@ -1,6 +1,8 @@
 //! What the pipeline needs from outside: a storage and a publisher. The pipeline knows these traits only, not WebAssembly:
 //! adapters that are components and adapters that are plain Rust (tests, benchmarks) run in the same engine.
 
+pub mod fan_out;
+
 use crate::domain::{Batch, Column, Failure, Outcome, Settlement};
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -139,6 +141,34 @@ impl LeaseEnd {
     }
 }
 
+/// Under which worker name each message of a publish call was claimed.
+#[derive(Debug, Clone, Default)]
+pub struct Workers {
+    base: Arc<str>,
+    epochs: Vec<u32>,
+}
+
+impl Workers {
+    /// Of messages that a worker claimed in these epochs.
+    #[must_use]
+    pub fn new(base: Arc<str>, epochs: Vec<u32>) -> Self {
+        Self { base, epochs }
+    }
+
+    /// The name under which message `index` is held.
+    #[must_use]
+    pub fn of(&self, index: usize) -> String {
+        Self::name(&self.base, self.epochs.get(index).copied().unwrap_or_default())
+    }
+
+    /// The worker name of an epoch: a new epoch starts whenever a lease has ended, so that rows claimed before it can be told from
+    /// rows claimed again since.
+    #[must_use]
+    pub fn name(base: &str, epoch: u32) -> String {
+        format!("{base}.{epoch}")
+    }
+}
+
 /// One publish call: how long it may take, where outcomes go as they come, and when to give up.
 #[derive(Debug, Clone)]
 pub struct PublishCall {
@@ -150,6 +180,8 @@ pub struct PublishCall {
     pub lease: Arc<LeaseEnd>,
     /// Cancelled when the leases of the messages are over: nothing more may be sent.
     pub cancel: CancellationToken,
+    /// Who holds the messages.
+    pub workers: Workers,
 }
 
 /// Sends messages to where they belong.

@@ -99,16 +99,16 @@ async fn both_keys_are_needed() {
 async fn what_is_no_adapter_of_that_kind_is_refused() {
     let bench = Bench::new();
     let as_storage = bench.storage("null-publisher", |_| {}).await.unwrap_err().to_string();
-    assert!(as_storage.contains("null-publisher.wasm is not a storage: it exports outhaul:adapter/publisher@0.1.0"), "{as_storage}");
+    assert!(as_storage.contains("null-publisher.wasm is not a storage: it exports outhaul:adapter/publisher@0.1.1"), "{as_storage}");
     let missing = bench.publisher("no-such", |_| {}).await.unwrap_err().to_string();
     assert!(missing.contains("no-such.wasm; it has: evil-publisher, evil-storage"), "{missing}");
     let folder = changed("null-publisher", |bytes| bytes.truncate(bytes.len() / 2));
     let cut = bench.publisher_in(folder.path(), "null-publisher", |_| {}).await.unwrap_err().to_string();
     assert!(cut.contains("is truncated or damaged"), "{cut}");
-    let folder = changed("evil-publisher", |bytes| replace(bytes, "outhaul:adapter/progress@0.1.0", "outhaul:adapter/telepath@0.1.0"));
+    let folder = changed("evil-publisher", |bytes| replace(bytes, "outhaul:adapter/progress@0.1.1", "outhaul:adapter/telepath@0.1.0"));
     let import = bench.publisher_in(folder.path(), "evil-publisher", |_| {}).await.unwrap_err().to_string();
-    assert!(import.contains("needs what this host does not offer") && import.contains("outhaul:adapter/telepath@0.1.0"), "{import}");
-    let folder = changed("null-publisher", |bytes| replace(bytes, "outhaul:adapter/publisher@0.1.0", "outhaul:adapter/publisher@0.2.0"));
+    assert!(import.contains("needs what this host does not offer") && import.contains("outhaul:adapter/telepath@0.1.1"), "{import}");
+    let folder = changed("null-publisher", |bytes| replace(bytes, "outhaul:adapter/publisher@0.1.1", "outhaul:adapter/publisher@0.2.0"));
     let newer = bench.publisher_in(folder.path(), "null-publisher", |_| {}).await.unwrap_err().to_string();
     assert!(newer.contains("exports outhaul:adapter/publisher@0.2.0; this host speaks outhaul:adapter@0.1"), "{newer}");
 }

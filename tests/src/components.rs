@@ -92,7 +92,7 @@ pub fn bad() -> Result<Vec<Bad>> {
     let half = good[..good.len() / 2].to_vec();
     let unknown = replaced(&good, "wasi:http/outgoing-handler@", "wasi:http/outgoing-handles@")?;
     // The world's interface in a version that this host does not speak.
-    let newer = replaced(&good, "outhaul:adapter/publisher@0.1.0", "outhaul:adapter/publisher@0.2.0")?;
+    let newer = replaced(&good, "outhaul:adapter/publisher@0.1.1", "outhaul:adapter/publisher@0.2.0")?;
     Ok(vec![
         Bad { what: "a truncated component", bytes: half, told: "is truncated or damaged" },
         Bad { what: "a component of another world", bytes: built("sqlite-storage")?, told: "is not a publisher: it exports" },

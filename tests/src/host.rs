@@ -85,6 +85,15 @@ impl Host {
         read(answer, path)
     }
 
+    /// Asks the admin address by another method.
+    ///
+    /// # Errors
+    /// If no answer comes. An answer of any status is none.
+    pub fn ask(&self, method: &str, path: &str) -> Result<(u16, String)> {
+        let request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.admin())).body(())?;
+        read(agent().run(request), path)
+    }
+
     /// Sum of a metric over all its labels, or one sample where the name has its labels with it; 0 if there is none yet.
     ///
     /// # Errors

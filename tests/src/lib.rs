@@ -14,6 +14,7 @@
 //! - [`ledger`]: holds what was written against what was received
 //! - [`chaos`]: the long runs on one database file
 //! - [`registry`]: components and what is none, pushed to an OCI registry
+//! - [`fan_out`]: one event for many subscribers, on either database
 //! - [`components`]: other versions of the adapters, and candidates that must be refused
 //! - [`swaps`]: the long run of swaps between two versions of a publisher
 //! - [`docs`]: the documentation, held against the program
@@ -27,6 +28,7 @@ pub mod cluster;
 pub mod components;
 pub mod docs;
 pub mod examples;
+pub mod fan_out;
 pub mod host;
 pub mod https;
 pub mod kafka;

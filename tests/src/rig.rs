@@ -245,7 +245,17 @@ impl Rig {
     /// If any of it fails.
     pub fn with_fixtures(config: &Config) -> Result<Self> {
         let rig = Self::empty()?;
-        let folder = rig.path().join("plugins");
+        rig.copy_components()?;
+        rig.prepare(&config.clone().set("plugins.dir", "plugins"))?;
+        Ok(rig)
+    }
+
+    /// Copies the adapters' and the fixtures' components into the folder `plugins`.
+    ///
+    /// # Errors
+    /// If they are not built, or cannot be copied.
+    pub fn copy_components(&self) -> Result<()> {
+        let folder = self.path.join("plugins");
         std::fs::create_dir(&folder)?;
         for built in [places::plugins()?, places::fixtures()?] {
             for file in std::fs::read_dir(&built).with_context(|| format!("cannot read {}", built.display()))? {
@@ -253,8 +263,7 @@ impl Rig {
                 std::fs::copy(file.path(), folder.join(file.file_name()))?;
             }
         }
-        rig.prepare(&config.clone().set("plugins.dir", "plugins"))?;
-        Ok(rig)
+        Ok(())
     }
 
     /// Writes the configuration, and creates the database, if it is a file, and its table.

@@ -39,10 +39,12 @@ pages! {
     readme: "README.md", Stage::checkout;
     docs_grants_and_limits: "docs/grants-and-limits.md", attacked;
     docs_metrics: "docs/metrics.md", Stage::relay;
+    docs_fan_out: "docs/fan-out.md", Stage::relay;
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;
     docs_conformance: "docs/conformance.md", Stage::relay;
     docs_plugin_drive: "docs/plugin-drive.md", Stage::relay;
     docs_registries: "docs/registries.md", registry;
+    docs_routers: "docs/routers.md", router_settings;
     docs_writing_an_adapter: "docs/writing-an-adapter.md", with_versions_of_the_checkout;
     examples: "examples/publishers/README.md", Stage::relay;
     docs_wit: "docs/wit.md", Stage::relay;
@@ -121,6 +123,19 @@ fn registry() -> Result<Option<Stage>> {
         .standing_in("ghcr.io/acme/http-publisher:1.4", &format!("{}/{repository}:1.4", registry.name()))
         .keeping(registry);
     Ok(Some(stage))
+}
+
+/// With a database for the tables of subscriptions, and the secrets that they name.
+fn router_settings() -> Result<Stage> {
+    let stage = Stage::relay()?;
+    let file = stage.checks().join("outbox.db");
+    let authentication = "{\"type\": \"bearer\", \"token\": \"t\"}";
+    stage
+        .with_settings(RELAY)?
+        .with_file("secrets/audit", authentication)?
+        .with_file("secrets/crm-url", "https://crm.example.com/hooks")?
+        .with_file("secrets/crm-auth", authentication)
+        .map(|stage| stage.with_sql(move |text| Ok(rusqlite::Connection::open(&file)?.execute_batch(text)?)))
 }
 
 /// The storage of an existing table, of which the pages of storages show parts.
@@ -230,7 +245,7 @@ fn every_clause_is_documented_with_its_title() -> Result<()> {
     let rows = clauses.iter().map(|clause| Ok(format!("| `{}` | {} |", text(clause, "id")?, text(clause, "title")?)));
     let listed: BTreeSet<String> = rows.collect::<Result<_>>()?;
     let page = fs::read_to_string(places::checkout().join("docs/conformance.md"))?;
-    let is_clause = |line: &&str| line.starts_with("| `storage.") || line.starts_with("| `publisher.");
+    let is_clause = |line: &&str| ["storage", "publisher", "router"].iter().any(|kind| line.starts_with(&format!("| `{kind}.")));
     let documented = page.lines().filter(is_clause).map(str::to_owned).collect();
     assert_eq!(listed, documented, "left: what the host lists; right: docs/conformance.md");
     Ok(())

@@ -179,7 +179,7 @@ fn configuration_errors_name_the_key(language: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the README of an example says under `Run`: with a receiver of its own, and compiled code shared with the other tests.
+/// What the README of an example says under `Run` (that of a router, without a message): with a receiver of its own, and compiled code shared with the other tests.
 fn the_readme_leads_to_a_delivered_message(name: &str) -> Result<()> {
     let Some(component) = examples::component(name)? else { return Ok(()) };
     let example = examples::ALL.iter().find(|example| example.name == name).context("an example")?;
@@ -187,6 +187,11 @@ fn the_readme_leads_to_a_delivered_message(name: &str) -> Result<()> {
     std::fs::copy(&component, folder.path().join(format!("{name}.wasm")))?;
     let readme = Readme::of(&examples::home()?.join("src").join(name))?;
     examples::tour::deliver(example, &readme, &Shell::new(folder.path())?, folder.path(), Some(&places::compiled()?))
+}
+
+#[test]
+fn the_readme_of_the_router_is_followed() -> Result<()> {
+    the_readme_leads_to_a_delivered_message("router-rust")
 }
 
 /// The storages among the examples, in a table `messages`.

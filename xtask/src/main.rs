@@ -39,10 +39,13 @@ enum Command {
     ///
     /// Writes everything that it makes to target/demo/ and ends with a summary that is counted, not assumed. Under a minute after
     /// the first build.
+    #[command(args_conflicts_with_subcommands = true)]
     Demo {
         /// After the checks, leave the host and the receiver running until Ctrl-C, to look at the metrics.
         #[arg(long)]
         keep: bool,
+        #[command(subcommand)]
+        of: Option<Demo>,
     },
     /// Run every test: unit tests, then the suite with real processes, databases and components.
     Test(TestArgs),
@@ -117,6 +120,23 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<OsString>,
     },
+    /// Measure how long ten deliveries of a tenant take, alone and beside a million due ones of another, on SQLite and PostgreSQL.
+    ///
+    /// Starts a PostgreSQL of its own. Builds with optimisation, which takes minutes the first time.
+    FanOutFairness {
+        /// Arguments for the program, e.g. `-- --due 100000 --sqlite --json`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
+    /// Measure fan-out: events expanded a second at 1, 10 and 100 subscribers, deliveries made a second, on SQLite and PostgreSQL.
+    ///
+    /// Starts a PostgreSQL of its own. Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else
+    /// to do.
+    FanOutThroughput {
+        /// Arguments for the program, e.g. `-- --deliveries 20000 --json`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
     /// Write docs/wit.md, the reference of the WIT package. `ci` fails where it is not current.
@@ -130,6 +150,13 @@ struct TestArgs {
     /// Further arguments for the test programs, e.g. `-- --nocapture`.
     #[arg(last = true)]
     rest: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Demo {
+    /// One event for three subscribers: one is slow, one answers 410, one moves half way; a re-emit, a row that somebody edits, the
+    /// status log.
+    FanOut,
 }
 
 #[derive(Subcommand)]
@@ -177,6 +204,28 @@ enum Chaos {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Fan-out by two hosts that are killed at random, to endpoints of which one is down, one is slow, and the others fail a tenth of the
+    /// requests. Ends with the latencies of the healthy ones beside those without the bad two.
+    FanOut {
+        /// On a PostgreSQL of its own instead of SQLite.
+        #[arg(long)]
+        postgres: bool,
+        /// How many events.
+        #[arg(long, default_value_t = 20_000)]
+        events: u64,
+        /// How many subscribers of each.
+        #[arg(long, default_value_t = 5)]
+        subscribers: usize,
+        /// How often a host is killed.
+        #[arg(long, default_value_t = 20)]
+        kills: u32,
+        /// Events a second.
+        #[arg(long, default_value_t = 100)]
+        pace: u32,
+        /// Make the same choices as another run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 impl Chaos {
@@ -189,6 +238,16 @@ impl Chaos {
             Self::Cluster { events, keys, hosts, seed } => {
                 ("cluster", vec![format!("--events={events}"), format!("--keys={keys}"), format!("--hosts={hosts}")], seed)
             }
+            Self::FanOut { postgres, events, subscribers, kills, pace, seed } => {
+                let mut amounts = vec![
+                    format!("--events={events}"),
+                    format!("--subscribers={subscribers}"),
+                    format!("--kills={kills}"),
+                    format!("--pace={pace}"),
+                ];
+                amounts.extend(postgres.then(|| "--postgres".to_owned()));
+                ("fan-out", amounts, seed)
+            }
         };
         let seed = seed.map(|seed| format!("--seed={seed}"));
         [name.to_owned()].into_iter().chain(amounts).chain(seed).map(OsString::from).collect()
@@ -199,7 +258,11 @@ fn main() -> Result<()> {
     let command = Cli::parse().command;
     let workspace = Workspace::find()?;
     match command {
-        Command::Demo { keep } => {
+        Command::Demo { of: Some(Demo::FanOut), .. } => {
+            prepare(&workspace)?;
+            workspace.start("fan-out", &["demo".into()])
+        }
+        Command::Demo { keep, of: None } => {
             prepare(&workspace)?;
             let keep = keep.then(|| "--keep".into());
             workspace.start("demo", keep.as_slice())
@@ -262,6 +325,8 @@ fn main() -> Result<()> {
         }
         Command::OrderStress { rest } => measured(&workspace, "order-stress", rest),
         Command::ClaimTimes { rest } => measured(&workspace, "claim-times", rest),
+        Command::FanOutFairness { rest } => fan_out(&workspace, "fairness", rest),
+        Command::FanOutThroughput { rest } => fan_out(&workspace, "throughput", rest),
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
         Command::WitDocs => wit_docs::write(&workspace.root),
     }
@@ -273,6 +338,14 @@ fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result
         ["run", "--release", "--package", "outhaul-throughput", "--bin", program, "--"].map(OsString::from).to_vec();
     line.extend(rest);
     step(program, || workspace.cargo(line))
+}
+
+/// A measurement of fan-out, through an optimised host.
+fn fan_out(workspace: &Workspace, command: &str, rest: Vec<OsString>) -> Result<()> {
+    prepare(workspace)?;
+    step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))?;
+    let arguments: Vec<OsString> = [command.into()].into_iter().chain(rest).collect();
+    step(&format!("fan-out: {command}"), || workspace.start_with_optimised_host("fan-out", &arguments))
 }
 
 /// Everything that the programs of the kit need.

@@ -119,9 +119,16 @@ static outcome_t send_message(message_t message, uint64_t left_ms) {
   return answer.status == 0 ? answer.outcome : outcome_of(answer.status, answer.retry_after_s, settings.url.where);
 }
 
+// A delivery of a fan-out has an address of its own: the configured one would be the wrong place.
+static outcome_t refuse(message_t message, uint64_t left_ms) {
+  (void)message, (void)left_ms;
+  return retry(OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_INVALID_CONFIGURATION,
+               "this publisher sends to its own `url` only, not to the destinations of a fan-out");
+}
+
 void exports_outhaul_adapter_publisher_publish(exports_outhaul_adapter_publisher_batch_t *batch, uint64_t deadline_ms,
                                                exports_outhaul_adapter_publisher_list_outcome_t *ret) {
-  in_key_order(batch, deadline_ms, send_message, ret);
+  in_key_order(batch, deadline_ms, batch->destinations.is_some ? refuse : send_message, ret);
   uint32_t open = 0;
   for (size_t i = 0; i < ret->len; i++) open += ret->ptr[i].tag != OUTHAUL_ADAPTER_OUTBOX_OUTCOME_DELIVERED;
   if (open > 0) log_line(OUTHAUL_ADAPTER_LOG_LEVEL_WARN, "not all messages were delivered", "open", digits(open).text);

@@ -1,7 +1,7 @@
 // The batch of columns as messages, outcomes, and the loop that keeps the order of each key. Copy this file as it is.
 
-import { report } from 'outhaul:adapter/progress@0.1.0';
-import { write } from 'outhaul:adapter/log@0.1.0';
+import { report } from 'outhaul:adapter/progress@0.1.1';
+import { write } from 'outhaul:adapter/log@0.1.1';
 
 // Every character counts, a byte order mark at the start as well.
 const utf8 = new TextDecoder('utf-8', { ignoreBOM: true });

@@ -71,6 +71,11 @@ async function send(message, leftMs) {
   }
 }
 
+// A delivery of a fan-out has an address of its own: the configured one would be the wrong place.
+async function refuse() {
+  return retry('invalid-configuration', 'this publisher sends to its own `url` only, not to the destinations of a fan-out');
+}
+
 export const publisher = {
   open(config) {
     settings = parse(config);
@@ -78,7 +83,7 @@ export const publisher = {
   },
 
   async publish(batch, deadlineMs) {
-    const outcomes = await inKeyOrder(batch, deadlineMs, CONCURRENCY, send);
+    const outcomes = await inKeyOrder(batch, deadlineMs, CONCURRENCY, batch.destinations ? refuse : send);
     const open = outcomes.filter((outcome) => outcome !== delivered).length;
     if (open > 0) log.warn('not all messages were delivered', { messages: outcomes.length, open });
     return outcomes;

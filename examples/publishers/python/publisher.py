@@ -61,11 +61,17 @@ class Publisher(exports.Publisher):
         outhaul.info("http-python is open", destination=settings.where)
 
     def publish(self, batch, deadline_ms):
-        outcomes = outhaul.in_key_order(batch, deadline_ms, send)
+        outcomes = outhaul.in_key_order(batch, deadline_ms, send if batch.destinations is None else refuse)
         undelivered = sum(outcome != outhaul.DELIVERED for outcome in outcomes)
         if undelivered:
             outhaul.warn("not all messages were delivered", messages=len(outcomes), open=undelivered)
         return outcomes
+
+
+def refuse(_message: outhaul.Message, _left_ms: int):
+    """A delivery of a fan-out has an address of its own: the configured one would be the wrong place."""
+    detail = "this publisher sends to its own `url` only, not to the destinations of a fan-out"
+    return outhaul.retry("invalid-configuration", detail)
 
 
 def send(message: outhaul.Message, left_ms: int):

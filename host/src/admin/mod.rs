@@ -1,7 +1,10 @@
 //! The admin address: is it alive, is it ready, what has it counted, which components does it run, and a way to wake it. Read-only but
-//! for the wake-up.
+//! for the wake-up and two requests about fan-out.
 
+mod fan_out;
 mod serve;
+
+pub use fan_out::{Absent, FanOutOf, FanOuts};
 
 use crate::app::inventory::Inventory;
 use crate::app::status::Status;
@@ -23,12 +26,16 @@ use tokio_util::sync::CancellationToken;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What there is, for those who ask for something else.
-const ENDPOINTS: [&str; 5] = [
+const ENDPOINTS: [&str; 9] = [
     "GET /healthz: 200 while the process lives",
     "GET /readyz: 200 while every relay is at work, 503 with the reasons otherwise",
     "GET /metrics: OpenMetrics text, for Prometheus",
     "GET /plugins: which component each adapter runs, and which one was refused; `outhaul plugin list` shows it",
     "POST /wake: every relay looks for work now",
+    "GET /api/fan-out/RELAY/deliveries?tenant=T: deliveries; also state, event, subscriber, id, after, limit",
+    "GET /api/fan-out/RELAY/status?tenant=T: the log of changes; also after, limit",
+    "GET /api/fan-out/RELAY/checkpoints/READER?tenant=T, PUT with expected and through: how far a reader of the log is",
+    "POST /api/fan-out/RELAY/reemit?tenant=T&event=ID: an event is expanded again, as its next generation",
 ];
 
 /// The admin address cannot be had.
@@ -65,16 +72,17 @@ pub async fn listen(
     address: SocketAddr,
     status: Status,
     inventory: Arc<Inventory>,
+    fan_outs: Arc<dyn FanOuts>,
     metrics: Metrics,
     end: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send, ListenError> {
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     tracing::info!(listen = %listener.local_addr().map_err(failed)?, "admin address");
-    Ok(serve::serve(listener, router(status, inventory, metrics), serve::ALLOWANCE, end))
+    Ok(serve::serve(listener, router(status, inventory, fan_outs, metrics), serve::ALLOWANCE, end))
 }
 
-fn router(status: Status, inventory: Arc<Inventory>, metrics: Metrics) -> Router {
+fn router(status: Status, inventory: Arc<Inventory>, fan_outs: Arc<dyn FanOuts>, metrics: Metrics) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -83,6 +91,7 @@ fn router(status: Status, inventory: Arc<Inventory>, metrics: Metrics) -> Router
         .route("/wake", post(wake))
         .fallback(unknown)
         .with_state(Shared { status, inventory, metrics })
+        .nest("/api/fan-out", fan_out::router(fan_outs))
 }
 
 async fn ready(State(shared): State<Shared>) -> Response {
@@ -107,5 +116,7 @@ async fn unknown() -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": "there is no such path", "endpoints": ENDPOINTS }))).into_response()
 }
 
+#[cfg(test)]
+mod fan_out_tests;
 #[cfg(test)]
 mod tests;

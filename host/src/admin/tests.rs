@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-struct Server {
+pub(super) struct Server {
     address: SocketAddr,
     relay: Arc<RelayStatus>,
     stopping: CancellationToken,
@@ -19,7 +19,7 @@ struct Server {
     serving: tokio::task::JoinHandle<()>,
 }
 
-async fn server() -> Server {
+pub(super) async fn server() -> Server {
     server_with(serve::ALLOWANCE).await
 }
 
@@ -29,17 +29,22 @@ async fn server_with(allowance: serve::Allowance) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let inventory = Arc::new(Inventory::new("outhaul.toml".into()));
-    let router = router(status, Arc::clone(&inventory), metrics.clone());
+    let router = router(status, Arc::clone(&inventory), Arc::new(fan_out_tests::Orders::default()), metrics.clone());
     let end = CancellationToken::new();
     let serving = tokio::spawn(serve::serve(listener, router, allowance, end.clone()));
     Server { address, relay, stopping, inventory, metrics, end, serving }
 }
 
 impl Server {
-    async fn ask(&self, request: &str) -> (u16, String) {
+    pub(super) async fn ask(&self, request: &str) -> (u16, String) {
+        self.ask_with(request, "").await
+    }
+
+    /// With further lines of headers.
+    pub(super) async fn ask_with(&self, request: &str, headers: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream
-            .write_all(format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").as_bytes())
+            .write_all(format!("{request} HTTP/1.1\r\n{headers}host: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").as_bytes())
             .await
             .unwrap();
         let mut answer = String::new();
@@ -107,7 +112,8 @@ async fn a_taken_address_names_the_key() {
     let address = taken.local_addr().unwrap();
     let status = Status::new(Vec::new(), CancellationToken::new());
     let inventory = Arc::new(Inventory::new("outhaul.toml".into()));
-    let Err(error) = listen(address, status, inventory, Metrics::new(), CancellationToken::new()).await else {
+    let fan_outs = Arc::new(fan_out_tests::Orders::default());
+    let Err(error) = listen(address, status, inventory, fan_outs, Metrics::new(), CancellationToken::new()).await else {
         panic!("two listen on {address}")
     };
     assert!(error.to_string().contains("admin.listen") && error.to_string().contains("another process"), "{error}");

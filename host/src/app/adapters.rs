@@ -13,8 +13,9 @@ use crate::config::Config;
 use crate::config::model::Relay;
 use crate::metrics::AdapterLabels;
 use crate::oci::Pinned;
-use crate::plugin::{self, PublisherPlugin, Sight, Sightings, Slot, StoragePlugin};
+use crate::plugin::{self, PublisherPlugin, RouterPlugin, Sight, Sightings, Slot, StoragePlugin};
 use crate::ports::Storage;
+use crate::ports::fan_out::Router;
 use crate::relay::Lanes;
 use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub(super) struct Adapters {
     pub(super) config: Mutex<Arc<Config>>,
     pub(super) storages: Places<StoragePlugin>,
     pub(super) publishers: Places<PublisherPlugin>,
+    pub(super) routers: Places<RouterPlugin>,
     /// How to have a relay begin anew, by its name.
     pub(super) turns: BTreeMap<String, Arc<Turn>>,
     pub(super) inventory: Arc<Inventory>,
@@ -51,7 +53,8 @@ pub(super) struct Adapters {
 impl Adapters {
     pub(super) fn new(app: App, turns: BTreeMap<String, Arc<Turn>>, inventory: Arc<Inventory>) -> Self {
         let config = Mutex::new(Arc::clone(&app.config));
-        Self { app, config, storages: Mutex::default(), publishers: Mutex::default(), turns, inventory, opened: Notify::new() }
+        let (storages, publishers, routers) = Default::default();
+        Self { app, config, storages, publishers, routers, turns, inventory, opened: Notify::new() }
     }
 
     /// The configuration that the process runs with now.
@@ -64,17 +67,37 @@ impl Adapters {
         self.open(&self.storages, name).await
     }
 
-    /// The publishers that a relay's routes name, opened if they are not open.
+    /// The generation of a storage that is in place now; none: it is not open.
+    pub(super) fn open_storage(&self, name: &str) -> Option<Arc<StoragePlugin>> {
+        Some(lock(&self.storages).get(name)?.slot.get()?.current())
+    }
+
+    /// Whether this process runs the relay.
+    pub(super) fn runs(&self, relay: &str) -> bool {
+        self.turns.contains_key(relay)
+    }
+
+    /// The publishers that a relay sends through, opened if they are not open.
     pub(super) async fn publishers(&self, relay: &Relay) -> Result<BTreeMap<String, Lanes>, AppError> {
         let config = self.config();
         let mut lanes = BTreeMap::new();
-        for name in relay.routes.iter().map(|route| &route.publisher) {
+        for name in relay.publishers() {
             let Some(publisher) = config.publishers.get(name).filter(|_| !lanes.contains_key(name)) else { continue };
             let slot = self.open(&self.publishers, name).await?;
             let entry = Lanes { publisher: slot, lanes: publisher.lanes, batch: publisher.batch, batch_bytes: publisher.batch_bytes };
             lanes.insert(name.clone(), entry);
         }
         Ok(lanes)
+    }
+
+    /// The router that a relay asks: opened if it is a component and not open.
+    pub(super) async fn router(&self, name: &str) -> Result<Arc<dyn Router>, AppError> {
+        let config = self.config();
+        let router = config.routers.iter().find(|router| router.name == name).ok_or_else(|| absent::<RouterPlugin>(name))?;
+        match router.plugin() {
+            Some(_) => Ok(self.open(&self.routers, name).await?),
+            None => self.app.built_in_router(&config, router),
+        }
     }
 
     async fn open<P: Kind>(&self, places: &Places<P>, name: &str) -> Result<Arc<Slot<P>>, AppError> {
@@ -91,6 +114,11 @@ impl Adapters {
                         break candidate;
                     }
                 };
+                // One that has come with it is open already.
+                let now = lock(places).get(name).and_then(|now| now.slot.get().cloned());
+                if let Some(slot) = now {
+                    return Ok(slot);
+                }
                 let slot = Arc::new(Slot::new(Arc::clone(&candidate.plugin)));
                 self.note_open(name, &place, candidate);
                 self.opened.notify_one();
@@ -181,8 +209,9 @@ impl Adapters {
     /// look again; none: nothing but the trials is under way.
     pub(super) async fn look(self: &Arc<Self>, sightings: &mut Sightings, trials: &mut Trials) -> Option<Duration> {
         let publishers = self.look_at_all(&self.publishers, sightings, trials).await;
+        let routers = self.look_at_all(&self.routers, sightings, trials).await;
         let storages = self.look_at_all(&self.storages, sightings, trials).await;
-        publishers.into_iter().chain(storages).min()
+        publishers.into_iter().chain(routers).chain(storages).min()
     }
 
     async fn look_at_all<P: Kind>(self: &Arc<Self>, all: &Places<P>, sightings: &mut Sightings, trials: &mut Trials) -> Option<Duration> {
@@ -267,9 +296,10 @@ impl Adapters {
     async fn try_candidate<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, news: Box<News>) {
         let News { config, generation, recipe, sha256, around, waited } = *news;
         let tried = self.candidate::<P>(&config, name, generation.saturating_add(1)).await;
+        let is_still = self.is_still::<P>(name, &recipe).await;
         place.record().trying = false;
-        // Meanwhile there is another configuration, or another generation by it: the next look is at that.
-        if !Arc::ptr_eq(&config, &self.config()) || slot.current().generation().number != generation {
+        // Meanwhile it is to be otherwise, or there is another generation: the next look is at that.
+        if !is_still || slot.current().generation().number != generation {
             return;
         }
         match tried {
@@ -279,11 +309,29 @@ impl Adapters {
             Err(error) => {
                 let wait = next_wait(waited);
                 let again = error.may_pass().then(|| Instant::now() + wait);
-                place.record().refused = Some(Memo { recipe, sha256: sha256.clone(), around, again, wait, asked: false });
-                match waited {
-                    None => self.note_refused(name, &section::<P>(name), generation, Some(sha256), error.to_string()),
-                    Some(_) => tracing::debug!(adapter = name, generation, sha256, "the candidate is refused again: {error}"),
+                let reason = error.to_string();
+                let before = {
+                    let mut record = place.record();
+                    let asked = std::mem::take(&mut record.asked);
+                    record.refused.replace(Memo { recipe, sha256: sha256.clone(), around, again, wait, reason: reason.clone(), asked })
+                };
+                if waited.is_some() && before.is_some_and(|before| before.reason == reason) {
+                    tracing::debug!(adapter = name, generation, sha256, "the candidate is refused again: {reason}");
+                } else {
+                    self.note_refused(name, &section::<P>(name), generation, Some(sha256), reason);
                 }
+            }
+        }
+    }
+
+    /// Whether a configuration that has come meanwhile wants an adapter to be the same.
+    async fn is_still<P: Kind>(&self, name: &str, recipe: &Recipe) -> bool {
+        loop {
+            let config = self.config();
+            let Some(adapter) = P::adapter(&config, name) else { return false };
+            let is_same = Recipe::of(&config, adapter).await == *recipe;
+            if Arc::ptr_eq(&config, &self.config()) {
+                return is_same;
             }
         }
     }
@@ -294,12 +342,14 @@ impl Adapters {
             for (_, place) in places(all) {
                 let mut record = place.record();
                 record.told = None;
+                record.asked = record.trying;
                 if let Some(memo) = &mut record.refused {
                     memo.asked = true;
                 }
             }
         }
         ask(&self.publishers);
+        ask(&self.routers);
         ask(&self.storages);
     }
 

@@ -3,7 +3,7 @@
 
 use super::pins;
 use crate::config::Config;
-use crate::config::model::{Adapter, ClientCertificate, Database, SecretSource};
+use crate::config::model::{Adapter, ClientCertificate, Database, Router, SecretSource};
 use crate::oci::Pinned;
 use crate::plugin;
 use std::collections::BTreeMap;
@@ -38,14 +38,19 @@ impl Around {
         around
     }
 
-    /// Around all adapters of a configuration, the files of their components included.
+    /// Around all adapters of a configuration, the files of their components included, and around the keys of fan-outs.
     pub(super) async fn of_all(config: &Config) -> Self {
         let mut around = Self::default();
-        for adapter in config.storages.values().chain(config.publishers.values().map(|publisher| &publisher.adapter)) {
+        let publishers = config.publishers.values().map(|publisher| &publisher.adapter);
+        for adapter in config.storages.values().chain(publishers).chain(config.routers.iter().filter_map(Router::plugin)) {
             around.add(config, adapter).await;
             if Pinned::in_plugin(&adapter.plugin).is_none() {
                 around.look_at(plugin::file(&config.plugins.dir, &adapter.plugin)).await;
             }
+        }
+        let keys = config.relays.iter().filter_map(|relay| relay.fan_out.as_ref()).flat_map(|fan_out| &fan_out.keys);
+        for file in keys.filter_map(|key| secret_file(config, &key.secret)) {
+            around.look_at(file.clone()).await;
         }
         around
     }
@@ -106,6 +111,10 @@ fn pinned(config: &Config, plugin: &str) -> String {
 
 async fn stamp(file: &Path) -> Option<Stamp> {
     let metadata = tokio::fs::metadata(file).await.ok()?;
+    if !metadata.is_file() {
+        // A pipe changes whenever it is read, by whoever tries again as well.
+        return Some(Stamp { device: metadata.dev(), inode: metadata.ino(), bytes: 0, changed: (0, 0) });
+    }
     Some(Stamp { device: metadata.dev(), inode: metadata.ino(), bytes: metadata.len(), changed: (metadata.ctime(), metadata.ctime_nsec()) })
 }
 

@@ -3,6 +3,7 @@
 use crate::admin::ListenError;
 use crate::config::{Place, Places};
 use crate::domain::{Failure, FailureCode};
+use crate::fan_out::keys::KeyFault;
 use crate::plugin::PluginError;
 use crate::sql::SqlError;
 use std::io;
@@ -18,7 +19,7 @@ pub enum AppError {
     /// An adapter.
     #[error("{}", opening(kind, name, .place.as_ref(), .source))]
     Open {
-        /// `storages` or `publishers`.
+        /// `storages`, `publishers` or `routers`.
         kind: &'static str,
         /// Its name.
         name: String,
@@ -62,6 +63,34 @@ pub enum AppError {
         /// Why.
         failure: Failure,
     },
+    /// A router that is built in.
+    #[error("{}: {failure}", .place.as_ref().map_or_else(|| format!("routers.{name}"), ToString::to_string))]
+    Router {
+        /// Its name.
+        name: String,
+        /// Its section.
+        place: Option<Box<Place>>,
+        /// What it has not found.
+        failure: Failure,
+    },
+    /// A relay with `fan_out`, and a storage that keeps no deliveries.
+    #[error(
+        "storages.{storage}: the relay {relay} has fan_out, and the component does not export outhaul:adapter/storage-fan-out: name another plugin"
+    )]
+    NoFanOut {
+        /// The storage.
+        storage: String,
+        /// The relay.
+        relay: String,
+    },
+    /// A key of `fan_out.keys`.
+    #[error("relay {relay}: {fault}")]
+    Key {
+        /// The relay.
+        relay: String,
+        /// Why it cannot be used.
+        fault: KeyFault,
+    },
     /// The admin address.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -82,7 +111,7 @@ pub enum AppError {
     /// A name that was in the configuration, and is no longer.
     #[error("there is no [{kind}.{name}] in the configuration")]
     NoSuchAdapter {
-        /// `storages` or `publishers`.
+        /// `storages`, `publishers` or `routers`.
         kind: &'static str,
         /// The name.
         name: String,
@@ -132,7 +161,7 @@ impl AppError {
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Open { place, .. } => place.as_ref(),
-            Self::AbsentDatabase { place, .. } => place.as_deref(),
+            Self::AbsentDatabase { place, .. } | Self::Router { place, .. } => place.as_deref(),
             _ => None,
         }
     }
@@ -141,7 +170,11 @@ impl AppError {
     #[must_use]
     pub(super) fn is_of_component(&self) -> bool {
         use PluginError::{Compile, Component, Import, Missing, Pinned, Pull, Read};
-        let Self::Open { source, .. } = self else { return false };
+        let source = match self {
+            Self::Open { source, .. } => source,
+            Self::NoFanOut { .. } => return true,
+            _ => return false,
+        };
         matches!(**source, Missing { .. } | Pinned { .. } | Pull(_) | Read { .. } | Component { .. } | Compile { .. } | Import { .. })
     }
 
@@ -150,7 +183,7 @@ impl AppError {
     #[must_use]
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            Self::Open { kind: "storages", source, .. } => matches!(**source, PluginError::Open(_)) || source.is_transient(),
+            Self::Open { kind: "storages" | "routers", source, .. } => matches!(**source, PluginError::Open(_)) || source.is_transient(),
             Self::Open { source, .. } => source.is_transient(),
             Self::AbsentDatabase { .. } => true,
             other => !other.is_configuration(),
@@ -162,11 +195,16 @@ impl AppError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Open { source, .. } => !source.is_transient(),
-            Self::AbsentDatabase { .. } | Self::Listen(_) | Self::NoRelays(_) | Self::NoSuchRelay { .. } | Self::NoSuchAdapter { .. } => {
-                true
-            }
+            // One that cannot be read may be there soon; one that is none has to be changed.
+            Self::Key { fault, .. } => !matches!(fault, KeyFault::Unreadable { .. }),
+            Self::NoFanOut { .. }
+            | Self::AbsentDatabase { .. }
+            | Self::Listen(_)
+            | Self::NoRelays(_)
+            | Self::NoSuchRelay { .. }
+            | Self::NoSuchAdapter { .. } => true,
             // A table that is not there, or not as the configuration says: found only when it is looked at.
-            Self::Call { failure, .. } => failure.code == FailureCode::InvalidConfiguration,
+            Self::Call { failure, .. } | Self::Router { failure, .. } => failure.code == FailureCode::InvalidConfiguration,
             Self::Engine(_) | Self::CreateDatabase { .. } | Self::Signals(_) | Self::RelayEnded { .. } => false,
         }
     }

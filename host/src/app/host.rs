@@ -52,7 +52,7 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
         tracing::warn!(database, key = place.map(|place| place.to_string()), "{}", config::WRITTEN_PASSWORD);
     }
     let shutdown = Shutdown::default();
-    let statuses: Vec<Arc<RelayStatus>> = relays.iter().map(|relay| Arc::new(RelayStatus::new(&relay.name))).collect();
+    let statuses: Vec<Arc<RelayStatus>> = relays.iter().flat_map(Relay::names).map(|name| Arc::new(RelayStatus::new(name))).collect();
     let status = Status::new(statuses.clone(), shutdown.graceful.clone());
     let signals = Signals::install().map_err(AppError::Signals)?;
     let inventory = Arc::new(Inventory::new(std::path::absolute(&app.config.file).unwrap_or_else(|_| app.config.file.clone())));
@@ -66,7 +66,7 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
     if mode == Mode::Run {
         if let Some(settings) = app.config.admin {
             let (metrics, forced) = (app.metrics.clone(), shutdown.forced.clone());
-            let serve = admin::listen(settings.listen, status, Arc::clone(&inventory), metrics, forced).await?;
+            let serve = admin::listen(settings.listen, status, Arc::clone(&inventory), Arc::clone(&adapters) as _, metrics, forced).await?;
             _admin = Some(AbortOnDropHandle::new(tokio::spawn(serve)));
         }
         let keeping = Reload { adapters: Arc::clone(&adapters), inventory, metrics: app.metrics.clone(), hangup: reload };
@@ -76,10 +76,14 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
     }
 
     let (mut tasks, mut names) = (JoinSet::new(), HashMap::new());
-    for status in statuses {
-        let name = status.name.clone();
+    let mut statuses = statuses.into_iter();
+    for relay in &relays {
+        // In the order of `Relay::names`.
+        let Some(status) = statuses.next() else { break };
+        let deliveries = if relay.fan_out.is_some() { statuses.next() } else { None };
+        let name = relay.name.clone();
         let turn = turns.get(&name).cloned().unwrap_or_default();
-        let member = Member { app: app.clone(), name: name.clone(), status, adapters: Arc::clone(&adapters), turn, mode };
+        let member = Member { app: app.clone(), name: name.clone(), status, deliveries, adapters: Arc::clone(&adapters), turn, mode };
         names.insert(tasks.spawn(member.run(shutdown.clone())).id(), name);
     }
     let mut outcome = Outcome::default();
@@ -93,8 +97,8 @@ pub async fn run(app: &App, names: &[String], mode: Mode) -> Result<Outcome, App
         };
         let relay = names.remove(&id).unwrap_or_default();
         let error = match result {
-            Ok(summary) => {
-                outcome.relays.insert(relay, summary);
+            Ok(summaries) => {
+                outcome.relays.extend(summaries);
                 continue;
             }
             Err(AppError::RelayEnded { reason, .. }) => AppError::RelayEnded { relay, reason },

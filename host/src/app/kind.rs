@@ -1,17 +1,17 @@
-//! What the two kinds of adapters have in common, as far as being loaded and replaced is concerned.
+//! What the kinds of adapters have in common, as far as being loaded and replaced is concerned.
 
 use super::adapters::Adapters;
 use super::place::{Candidate, Place};
 use super::{App, AppError};
 use crate::config::Config;
-use crate::config::model::{Adapter, Publisher};
-use crate::plugin::{Generation, PreparedPublisher, PreparedStorage, PublisherPlugin, Slot, StoragePlugin};
+use crate::config::model::{Adapter, Publisher, Router};
+use crate::plugin::{Generation, PreparedPublisher, PreparedRouter, PreparedStorage, PublisherPlugin, RouterPlugin, Slot, StoragePlugin};
 use std::future::Future;
 use std::sync::Arc;
 
-/// A storage or a publisher.
+/// A storage, a publisher or a router.
 pub(super) trait Kind: Sized + Send + Sync + 'static {
-    /// `storages` or `publishers`.
+    /// `storages`, `publishers` or `routers`.
     const SECTION: &'static str;
 
     /// Its component, compiled.
@@ -46,7 +46,12 @@ impl Kind for StoragePlugin {
     }
 
     async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedStorage, AppError> {
-        app.prepare_storage(config, storage(config, name)?, generation).await
+        let prepared = app.prepare_storage(config, storage(config, name)?, generation).await?;
+        let fans_out = config.relays.iter().find(|relay| relay.storage == name && relay.fan_out.is_some());
+        match fans_out.filter(|_| !prepared.has_fan_out()) {
+            Some(relay) => Err(AppError::NoFanOut { storage: name.to_owned(), relay: relay.name.clone() }),
+            None => Ok(prepared),
+        }
     }
 
     fn prepared(prepared: &PreparedStorage) -> &Generation {
@@ -96,12 +101,46 @@ impl Kind for PublisherPlugin {
     }
 }
 
+impl Kind for RouterPlugin {
+    const SECTION: &'static str = "routers";
+
+    type Prepared = PreparedRouter;
+
+    fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter> {
+        config.routers.iter().find(|router| router.name == name).and_then(Router::plugin)
+    }
+
+    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedRouter, AppError> {
+        app.prepare_router(config, router(config, name)?, generation).await
+    }
+
+    fn prepared(prepared: &PreparedRouter) -> &Generation {
+        prepared.generation()
+    }
+
+    async fn open(app: &App, config: &Config, name: &str, prepared: &PreparedRouter) -> Result<Arc<Self>, AppError> {
+        app.open_router(config, router(config, name)?, prepared).await
+    }
+
+    fn put(adapters: &Adapters, name: &str, place: &Place<Self>, slot: &Slot<Self>, candidate: Candidate<Self>) {
+        adapters.take_over(name, place, slot, candidate);
+    }
+
+    fn generation(&self) -> &Generation {
+        Self::generation(self)
+    }
+}
+
 fn storage<'a>(config: &'a Config, name: &str) -> Result<&'a Adapter, AppError> {
     config.storages.get(name).ok_or_else(|| absent::<StoragePlugin>(name))
 }
 
 fn publisher<'a>(config: &'a Config, name: &str) -> Result<&'a Publisher, AppError> {
     config.publishers.get(name).ok_or_else(|| absent::<PublisherPlugin>(name))
+}
+
+fn router<'a>(config: &'a Config, name: &str) -> Result<&'a Adapter, AppError> {
+    RouterPlugin::adapter(config, name).ok_or_else(|| absent::<RouterPlugin>(name))
 }
 
 /// The configuration has no such section.

@@ -4,12 +4,13 @@
 use super::adapters::Adapters;
 use super::status::{Phase, RelayStatus};
 use super::turn::Turn;
-use super::{App, AppError, backlog, wake, worker_name};
+use super::{App, AppError, backlog, halves, wake, worker_name};
 use crate::config::model::Relay;
+use crate::fan_out::keys::Keyring;
 use crate::metrics::RelayLabels;
 use crate::plugin::{Slot, StoragePlugin};
-use crate::ports::Storage;
-use crate::relay::{self, Lanes, Mode, Parts, Shutdown, Summary};
+use crate::ports::fan_out::{FanOutStorage, Router};
+use crate::relay::{Lanes, Mode, Parts, Shutdown, Summary};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,28 +25,55 @@ pub(super) struct Member {
     /// Its name.
     pub(super) name: String,
     pub(super) status: Arc<RelayStatus>,
+    /// Of its deliveries, where it has `fan_out`.
+    pub(super) deliveries: Option<Arc<RelayStatus>>,
     pub(super) adapters: Arc<Adapters>,
     pub(super) turn: Arc<Turn>,
     pub(super) mode: Mode,
 }
 
 /// What a turn of a relay needs.
-struct Opened {
-    relay: Relay,
-    storage: Arc<Slot<StoragePlugin>>,
-    publishers: BTreeMap<String, Lanes>,
+pub(super) struct Opened {
+    pub(super) relay: Relay,
+    pub(super) storage: Arc<Slot<StoragePlugin>>,
+    pub(super) publishers: BTreeMap<String, Lanes>,
+    /// Where it has `fan_out`.
+    pub(super) router: Option<(Arc<dyn Router>, Keyring)>,
 }
+
+/// What its pipelines did, by the names under which they show.
+pub(super) type Summaries = BTreeMap<String, Summary>;
 
 impl Member {
     /// Opens it and runs it, until it is drained or shut down.
-    pub(super) async fn run(self, shutdown: Shutdown) -> Result<Summary, AppError> {
+    pub(super) async fn run(self, shutdown: Shutdown) -> Result<Summaries, AppError> {
         let result = self.turns(shutdown).await;
-        self.status.set(Phase::Ended);
+        self.set(&Phase::Ended);
         result
     }
 
-    async fn turns(&self, shutdown: Shutdown) -> Result<Summary, AppError> {
-        let (mut total, mut first) = (Summary::default(), true);
+    fn set(&self, phase: &Phase) {
+        for status in self.deliveries.iter().chain([&self.status]) {
+            status.set(phase.clone());
+        }
+    }
+
+    /// Somebody asks it, or its deliveries, to look.
+    async fn woken(&self) {
+        match &self.deliveries {
+            None => self.status.wake.notified().await,
+            Some(deliveries) => tokio::select! {
+                () = self.status.wake.notified() => {}
+                () = deliveries.wake.notified() => {}
+            },
+        }
+    }
+
+    async fn turns(&self, shutdown: Shutdown) -> Result<Summaries, AppError> {
+        let (mut total, mut first) = (Summaries::new(), true);
+        for status in self.deliveries.iter().chain([&self.status]) {
+            total.insert(status.name.clone(), Summary::default());
+        }
         loop {
             // A signal while adapters are being opened ends it there: nothing has been claimed.
             let opened = tokio::select! {
@@ -53,8 +81,10 @@ impl Member {
                 () = shutdown.graceful.cancelled() => return Ok(total),
             };
             let storage = opened.relay.storage.clone();
-            let (summary, anew) = self.work(opened, &shutdown).await?;
-            total += summary;
+            let (summaries, anew) = self.work(opened, &shutdown).await?;
+            for (name, summary) in summaries {
+                *total.entry(name).or_default() += summary;
+            }
             if !anew {
                 return Ok(total);
             }
@@ -69,7 +99,11 @@ impl Member {
         loop {
             let error = match self.try_open().await {
                 Ok(opened) => return Ok(opened),
-                Err(error) if self.mode == Mode::Drain || (first && error.is_configuration()) => return Err(error),
+                Err(error) if self.mode == Mode::Drain => return Err(error),
+                // A first try may last: what has come meanwhile is not what the process was started with.
+                Err(error) if first && error.is_configuration() && Arc::ptr_eq(&self.app.config, &self.adapters.config()) => {
+                    return Err(error);
+                }
                 Err(error) => error,
             };
             first = false;
@@ -79,12 +113,16 @@ impl Member {
             } else {
                 tracing::warn!(relay = self.name, %again_in, "not started yet: {error}");
             }
-            self.status.set(Phase::Waiting(error.to_string()));
+            self.set(&Phase::Waiting(error.to_string()));
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 // There is another configuration, or somebody asks: it may be what helps.
                 () = self.turn.asked() => {}
-                () = self.status.wake.notified() => {}
+                () = async {
+                    // An application may ask with each row that it writes.
+                    tokio::time::sleep(REOPEN.0).await;
+                    self.woken().await;
+                } => {}
             }
             wait = (wait * 2).min(REOPEN.1);
         }
@@ -98,30 +136,33 @@ impl Member {
         // Nothing is in flight: a storage that has waited for that does not wait for the publishers too.
         self.adapters.take_over_waiting(&relay.storage, &self.turn);
         let (storage, publishers) = tokio::try_join!(self.adapters.storage(&relay.storage), self.adapters.publishers(relay))?;
-        Ok(Opened { relay: relay.clone(), storage, publishers })
+        let router = match &relay.fan_out {
+            None => None,
+            Some(fan_out) => {
+                let keys = Keyring::of(&config, fan_out);
+                keys.check().await.map_err(|fault| AppError::Key { relay: relay.name.clone(), fault })?;
+                Some((self.adapters.router(&fan_out.router).await?, keys))
+            }
+        };
+        Ok(Opened { relay: relay.clone(), storage, publishers, router })
     }
 
-    /// Runs the pipeline. Returns what it did, and whether it is to begin anew.
-    async fn work(&self, opened: Opened, shutdown: &Shutdown) -> Result<(Summary, bool), AppError> {
-        let Opened { relay, storage, publishers } = opened;
+    /// Runs the pipelines. Returns what they did, and whether the relay is to begin anew.
+    async fn work(&self, opened: Opened, shutdown: &Shutdown) -> Result<(Summaries, bool), AppError> {
         // Another name for each turn: what an earlier one has left under a lease is not its own.
         let worker = worker_name();
-        let routes: Vec<String> = relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect();
-        tracing::info!(relay = relay.name, storage = relay.storage, routes = routes.join(", "), worker, "relay started");
-        self.status.set(Phase::Running);
-        let storage: Arc<dyn Storage> = storage;
-        let _beside = self.beside(&relay, &storage);
-        let (name, storage_name, lease) = (relay.name.clone(), relay.storage.clone(), relay.lease);
-        let parts = Parts {
-            config: relay,
-            storage,
-            publishers,
-            metrics: self.app.metrics.clone(),
-            worker,
-            wake: Arc::clone(&self.status.wake),
-            mode: self.mode,
-            health: Arc::clone(&self.status.health),
+        let relay = opened.relay.clone();
+        let routes: Vec<String> = match &relay.fan_out {
+            Some(fan_out) => vec![format!("fan-out by {} -> {}", fan_out.router, fan_out.publisher)],
+            None => relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect(),
         };
+        tracing::info!(relay = relay.name, storage = relay.storage, routes = routes.join(", "), worker, "relay started");
+        self.set(&Phase::Running);
+        let deliveries: Arc<dyn FanOutStorage> = Arc::clone(&opened.storage) as _;
+        let halves = halves::of(self, opened, &worker);
+        let _beside = self.beside(&relay, &halves, &deliveries);
+        let lease = halves.iter().map(|half| half.config.lease).max().unwrap_or(relay.lease);
+        let (name, storage_name) = (relay.name, relay.storage);
         let turn = Shutdown { graceful: shutdown.graceful.child_token(), forced: shutdown.forced.child_token() };
         let anew = async {
             self.turn.asked().await;
@@ -133,42 +174,45 @@ impl Member {
             std::future::pending::<std::convert::Infallible>().await
         };
         let ended = tokio::select! {
-            ended = relay::run(parts, turn.clone()) => ended,
+            ended = halves::run(halves, &turn) => ended,
             never = anew => match never {},
         };
-        let summary = ended.map_err(|failure| AppError::Call { storage: storage_name, call: "draining", failure })?;
+        let summaries = ended.map_err(|failure| AppError::Call { storage: storage_name, call: "draining", failure })?;
         let asked = shutdown.graceful.is_cancelled();
         if self.mode == Mode::Run && !turn.graceful.is_cancelled() {
             return Err(AppError::RelayEnded { relay: name, reason: "nobody had asked it to".to_owned() });
         }
-        tracing::info!(
-            relay = name,
-            sent = summary.sent,
-            failed = summary.failed,
-            retried = summary.retried,
-            released = summary.released,
-            late = summary.late,
-            "relay ended"
-        );
-        Ok((summary, self.mode == Mode::Run && !asked))
+        for (relay, summary) in &summaries {
+            let Summary { sent, failed, retried, released, late, breaker_open: _ } = summary;
+            tracing::info!(relay, sent, failed, retried, released, late, "relay ended");
+        }
+        Ok((summaries, self.mode == Mode::Run && !asked))
     }
 
-    /// What looks after itself beside the pipeline, and ends with it.
-    fn beside(&self, relay: &Relay, storage: &Arc<dyn Storage>) -> Vec<AbortOnDropHandle<()>> {
+    /// What looks after itself beside the pipelines, and ends with them.
+    fn beside(&self, relay: &Relay, halves: &[Parts], deliveries: &Arc<dyn FanOutStorage>) -> Vec<AbortOnDropHandle<()>> {
         let mut beside = Vec::new();
         if self.mode == Mode::Drain {
             return beside;
         }
         let config = self.adapters.config();
         let adapter = config.storages.get(&relay.storage);
-        if let Some(watch) = adapter.and_then(|adapter| wake::watch(&storage.description().wake, adapter, &self.app.databases)) {
-            let listening = self.app.metrics.listening.get_or_create_owned(&RelayLabels { relay: relay.name.clone() });
-            let watching = watch.run(relay.name.clone(), relay.poll.wake_check, listening, Arc::clone(&self.status.wake));
-            beside.push(AbortOnDropHandle::new(tokio::spawn(watching)));
-        }
-        if let Some(admin) = config.admin {
-            let counting = backlog::run(relay.name.clone(), Arc::clone(storage), self.app.metrics.clone(), admin.stats_interval);
-            beside.push(AbortOnDropHandle::new(tokio::spawn(counting)));
+        for Parts { config: half, storage, wake, .. } in halves {
+            if let Some(watch) = adapter.and_then(|adapter| wake::watch(&storage.description().wake, adapter, &self.app.databases)) {
+                let listening = self.app.metrics.listening.get_or_create_owned(&RelayLabels { relay: half.name.clone() });
+                let watching = watch.run(half.name.clone(), half.poll.wake_check, listening, Arc::clone(wake));
+                beside.push(AbortOnDropHandle::new(tokio::spawn(watching)));
+            }
+            if let Some(admin) = config.admin {
+                let (name, metrics, interval) = (half.name.clone(), self.app.metrics.clone(), admin.stats_interval);
+                let counting = match &relay.fan_out {
+                    Some(fan_out) if fan_out.deliveries.name == name => {
+                        tokio::spawn(backlog::run_deliveries(name, Arc::clone(deliveries), metrics, interval))
+                    }
+                    _ => tokio::spawn(backlog::run(name, Arc::clone(storage), metrics, interval)),
+                };
+                beside.push(AbortOnDropHandle::new(counting));
+            }
         }
         beside
     }

@@ -4,6 +4,8 @@ mod adapters;
 mod around;
 mod backlog;
 mod error;
+mod fan_outs;
+mod halves;
 mod host;
 pub mod inventory;
 mod kind;
@@ -25,13 +27,18 @@ pub use host::{Outcome, run};
 pub use worker::worker_name;
 
 use crate::config::Config;
-use crate::config::model::{Adapter, Database, Publisher};
+use crate::config::model::{Adapter, Database, Publisher, Router, RouterKind, Subscriber, SubscriptionTable};
+use crate::domain::Failure;
 use crate::metrics::Metrics;
 use crate::oci::{self, Component, PullError, Registries};
 use crate::plugin::{
-    Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PreparedPublisher, PreparedStorage, PublisherPlugin, StoragePlugin,
+    Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PreparedPublisher, PreparedRouter, PreparedStorage,
+    PublisherPlugin, RouterPlugin, StoragePlugin,
 };
-use crate::sql::Databases;
+use crate::ports::fan_out;
+use crate::router::{ListRouter, TableRouter};
+use crate::secrets::Secrets;
+use crate::sql::{Databases, Dialect};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -79,6 +86,74 @@ impl App {
         self.load_publisher(&self.config, publisher, 1).await
     }
 
+    /// Opens a router, of whatever kind.
+    ///
+    /// # Errors
+    /// Its component cannot be loaded, linked or opened. What is built in opens nothing before it is asked.
+    pub async fn router(&self, router: &Router) -> Result<Arc<dyn fan_out::Router>, AppError> {
+        match router.plugin() {
+            Some(adapter) => Ok(self.load_router(&self.config, adapter, 1).await?),
+            None => self.built_in_router(&self.config, router),
+        }
+    }
+
+    /// A router that is no component, by a configuration that may be newer than the one that this was made of.
+    fn built_in_router(&self, config: &Config, router: &Router) -> Result<Arc<dyn fan_out::Router>, AppError> {
+        match &router.kind {
+            RouterKind::List(list) => Ok(Arc::new(list_router(config, &router.name, list))),
+            RouterKind::Table(table) => Ok(Arc::new(self.table_router(config, &router.name, table))),
+            RouterKind::Plugin(_) => Err(AppError::NoSuchAdapter { kind: "routers", name: router.name.clone() }),
+        }
+    }
+
+    /// Opens a router, and looks whether what it reads is there: its table, or the secrets that its list names.
+    ///
+    /// # Errors
+    /// As [`App::router`], and what is not there.
+    pub async fn probe_router(&self, router: &Router) -> Result<(), AppError> {
+        let probed = match &router.kind {
+            RouterKind::Plugin(adapter) => return self.load_router(&self.config, adapter, 1).await.map(|_| ()),
+            RouterKind::List(list) => list_router(&self.config, &router.name, list).probe().await,
+            RouterKind::Table(table) => self.table_router(&self.config, &router.name, table).probe().await,
+        };
+        probed.map_err(|failure| self.router_failed(router, failure))
+    }
+
+    /// The DDL of the table that a router reads; none: it reads none. Opens nothing.
+    #[must_use]
+    pub fn router_schema(&self, router: &Router) -> Option<String> {
+        let RouterKind::Table(table) = &router.kind else { return None };
+        let dialect = match self.config.databases.get(&table.database)? {
+            Database::Sqlite(_) => Dialect::Sqlite,
+            Database::Postgres(_) => Dialect::Postgres,
+        };
+        Some(self.table_router(&self.config, &router.name, table).schema(dialect))
+    }
+
+    /// Creates the table that a router reads, and a SQLite file that does not exist yet. Running it again changes nothing. Returns
+    /// whether the router reads a table.
+    ///
+    /// # Errors
+    /// The database does not do it.
+    pub async fn create_router_schema(&self, router: &Router) -> Result<bool, AppError> {
+        let RouterKind::Table(table) = &router.kind else { return Ok(false) };
+        if let Some(Database::Sqlite(_)) = self.config.databases.get(&table.database) {
+            let created = self.databases.create(&table.database).await;
+            created.map_err(|source| AppError::CreateDatabase { name: table.database.clone(), source })?;
+        }
+        let created = self.table_router(&self.config, &router.name, table).create().await;
+        created.map(|()| true).map_err(|failure| self.router_failed(router, failure))
+    }
+
+    fn table_router(&self, config: &Config, name: &str, table: &SubscriptionTable) -> TableRouter {
+        TableRouter::new(name, table.clone(), self.databases.clone(), Secrets::new(config.secrets.clone()))
+    }
+
+    fn router_failed(&self, router: &Router, failure: Failure) -> AppError {
+        let place = self.config.places.first([format!("routers.{}", router.name)]);
+        AppError::Router { name: router.name.clone(), place: place.map(Box::new), failure }
+    }
+
     /// Opens a generation of a storage by a configuration that may be newer than the one that this was made of.
     async fn load_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<StoragePlugin>, AppError> {
         let prepared = self.prepare_storage(config, adapter, generation).await?;
@@ -89,6 +164,12 @@ impl App {
     async fn load_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<Arc<PublisherPlugin>, AppError> {
         let prepared = self.prepare_publisher(config, publisher, generation).await?;
         self.open_publisher(config, publisher, &prepared).await
+    }
+
+    /// The same for a router that is a component.
+    async fn load_router(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<RouterPlugin>, AppError> {
+        let prepared = self.prepare_router(config, adapter, generation).await?;
+        self.open_router(config, adapter, &prepared).await
     }
 
     /// Finds, checks and compiles a storage.
@@ -133,6 +214,22 @@ impl App {
         opened.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
 
+    /// Finds, checks and compiles a router that is a component.
+    async fn prepare_router(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<PreparedRouter, AppError> {
+        let prepared = async {
+            let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
+            self.plugins.prepare_router(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
+        };
+        prepared.await.map_err(|error| not_opened(config, "routers", adapter, error))
+    }
+
+    /// Opens what was prepared, by settings that may be others.
+    async fn open_router(&self, config: &Config, adapter: &Adapter, prepared: &PreparedRouter) -> Result<Arc<RouterPlugin>, AppError> {
+        let origin = origin(config, None, None, prepared.generation().number);
+        let opened = self.plugins.open_router(prepared, origin, adapter).await;
+        opened.map_err(|error| not_opened(config, "routers", adapter, error))
+    }
+
     /// Name and file of a storage's database, if there is no such file yet.
     #[must_use]
     pub fn absent_database(&self, adapter: &Adapter) -> Option<(String, PathBuf)> {
@@ -153,6 +250,10 @@ impl App {
         }
         Ok(())
     }
+}
+
+fn list_router(config: &Config, name: &str, list: &[Subscriber]) -> ListRouter {
+    ListRouter::new(name, list.to_vec(), Secrets::new(config.secrets.clone()))
 }
 
 fn origin<'a>(config: &'a Config, pulled: Option<&'a Component>, pins: Option<&'a Pins>, generation: u64) -> Origin<'a> {

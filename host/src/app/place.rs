@@ -24,6 +24,7 @@ pub(super) struct Memo {
     pub(super) again: Option<Instant>,
     /// How long was waited for that.
     pub(super) wait: Duration,
+    pub(super) reason: String,
     /// Somebody has asked for another try since.
     pub(super) asked: bool,
 }
@@ -47,6 +48,8 @@ pub(super) struct Record {
     pub(super) told: Option<String>,
     /// Whether a candidate is being opened.
     pub(super) trying: bool,
+    /// Whether somebody has asked for a try since that began.
+    pub(super) asked: bool,
 }
 
 impl<P: Kind> Default for Place<P> {

@@ -37,7 +37,7 @@ impl Recipe {
 }
 
 /// Of a file; none: it cannot be read, which whoever loads it will say.
-async fn digest(file: &Path) -> Option<[u8; 32]> {
+pub(super) async fn digest(file: &Path) -> Option<[u8; 32]> {
     tokio::fs::read(file).await.ok().map(|content| Sha256::digest(content).into())
 }
 

@@ -4,6 +4,7 @@
 use super::adapters::{Adapters, Trials};
 use super::around::Around;
 use super::inventory::{Inventory, Refused};
+use super::recipe::digest;
 use super::second_try::{Due, SecondTry};
 use super::take_over::Refusal;
 use super::watch::{Files, Folder, Watch};
@@ -48,7 +49,11 @@ struct Verdict {
 }
 
 /// A reading that is under way.
-type Reading<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+struct Reading<'a> {
+    /// SHA-256 of the file when it began; none: it could not be read.
+    of: Option<[u8; 32]>,
+    verdict: Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+}
 
 impl Reload {
     /// Goes on for ever; the caller drops it.
@@ -65,6 +70,8 @@ impl Reload {
         // SHA-256 of the configuration file when it was last judged.
         let mut judged = None;
         let mut reading: Option<Reading<'_>> = None;
+        // Whether a signal has come while that same file was being read: what it depends on may have changed meanwhile.
+        let mut asked = false;
         let mut refused: Option<SecondTry> = None;
         let mut trials = Trials::new();
         // Whether files are looked at although they are not watched: until all that a signal was sent for stand still.
@@ -72,26 +79,31 @@ impl Reload {
         loop {
             let mut wait = if watches_plugins || watches_config { Some(watch.renew()) } else { None };
             if watches_config {
+                // Whether the file is there as it was judged: what is being written is not tried again.
+                let mut stands = false;
                 match sightings.look(&config.file, Instant::now()).await {
                     Sight::Still(sha256) if judged.as_ref() != Some(&sha256) => {
                         judged = Some(sha256);
                         // What is read already is not what is wanted any more.
-                        reading = Some(Box::pin(self.read(&config.file, Cause::Change)));
+                        reading = Some(self.begin(&config.file, Cause::Change).await);
                     }
+                    Sight::Still(_) => stands = true,
                     Sight::Moving => wait = Some(STILL),
-                    Sight::Still(_) | Sight::Gone | Sight::Unreadable(_) => {}
+                    // When it is back it is read, whatever it is then.
+                    Sight::Gone | Sight::Unreadable(_) => judged = None,
                 }
-                if let Some(refused) = refused.as_mut().filter(|_| reading.is_none()) {
+                if let Some(refused) = refused.as_mut().filter(|_| stands && reading.is_none()) {
                     let around = Around::of_all(&refused.config).await;
                     let waited = refused.has_met(&around).then_some(refused.wait);
                     match refused.due(around) {
-                        Due::Now => reading = Some(Box::pin(self.read(&config.file, Cause::Again(waited)))),
+                        Due::Now => reading = Some(self.begin(&config.file, Cause::Again(waited)).await),
                         Due::In(left) => wait = wait.into_iter().chain([left]).min(),
                         Due::Open => {}
                     }
                 }
             }
-            if watches_plugins || looking {
+            // A signal may be for files and settings that go together: the settings come first.
+            if watches_plugins || (looking && reading.is_none()) {
                 let again = self.adapters.look(&mut sightings, &mut trials).await;
                 looking = again.is_some() || !trials.is_empty();
                 wait = wait.into_iter().chain(again).min();
@@ -100,18 +112,30 @@ impl Reload {
                 () = changed.notified() => {}
                 () = self.adapters.opened.notified() => {}
                 () = self.hangup.notified() => {
-                    reading = Some(Box::pin(self.read(&config.file, Cause::Signal)));
+                    // What is being read goes on to its end, however often it is asked for; only another file takes its place.
+                    asked = match &reading {
+                        Some(reading) => reading.of == digest(&config.file).await,
+                        None => false,
+                    };
+                    if !asked {
+                        reading = Some(self.begin(&config.file, Cause::Signal).await);
+                    }
                     self.adapters.ask_again();
                     looking = true;
                 }
                 Some(()) = trials.next() => {}
                 verdict = ended(&mut reading) => {
-                    reading = None;
+                    reading = if std::mem::take(&mut asked) { Some(self.begin(&config.file, Cause::Signal).await) } else { None };
                     refused = self.conclude(&config.file, verdict, refused.take());
                 }
                 () = sleep(wait) => {}
             }
         }
+    }
+
+    /// Begins to read the configuration.
+    async fn begin<'a>(&'a self, file: &'a Path, cause: Cause) -> Reading<'a> {
+        Reading { of: digest(file).await, verdict: Box::pin(self.read(file, cause)) }
     }
 
     /// Reads the configuration, and takes it over as a whole or not at all.
@@ -150,9 +174,11 @@ impl Reload {
                 }
             }
             Err(Refusal { reason, may_pass }) => {
-                let waited = match cause {
-                    Cause::Again(waited) => waited,
-                    Cause::Signal | Cause::Change => None,
+                let waited = match (cause, &read) {
+                    // Nothing was tried, so nothing is known that was not before.
+                    (Cause::Again(_), None) => return before.map(SecondTry::put_off),
+                    (Cause::Again(waited), Some(_)) => waited,
+                    (Cause::Signal | Cause::Change, _) => None,
                 };
                 if waited.is_some() && before.is_some_and(|before| before.reason == reason) {
                     tracing::debug!("{shown} is refused again: {reason}");
@@ -172,7 +198,7 @@ impl Reload {
 /// None: never.
 async fn ended(reading: &mut Option<Reading<'_>>) -> Verdict {
     match reading {
-        Some(reading) => reading.await,
+        Some(reading) => reading.verdict.as_mut().await,
         None => std::future::pending().await,
     }
 }

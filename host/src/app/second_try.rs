@@ -42,6 +42,12 @@ impl SecondTry {
         Self { config, reason, around, seen: None, again, wait }
     }
 
+    /// After a try that has found no configuration to try: the file was being replaced.
+    pub(super) fn put_off(self) -> Self {
+        let again = self.again.map(|_| Instant::now() + self.wait);
+        Self { seen: None, again, ..self }
+    }
+
     /// Whether things are as they were then: a try is for what may pass.
     pub(super) fn has_met(&self, around: &Around) -> bool {
         self.around == *around
@@ -99,6 +105,8 @@ mod tests {
         assert_eq!((passing.due(missing.clone()), passing.wait), (Due::In(Duration::from_secs(5)), Duration::from_secs(5)));
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(passing.due(missing.clone()), Due::Now);
+        let mut passing = passing.put_off();
+        assert_eq!(passing.due(missing.clone()), Due::In(Duration::from_secs(5)));
         let again = |passing: &SecondTry| refused(true, Some(passing.wait)).wait;
         assert_eq!(again(&passing), Duration::from_secs(10));
         assert_eq!(refused(true, Some(Duration::from_secs(300))).wait, Duration::from_secs(300));

@@ -7,7 +7,8 @@ use super::place::{Candidate, Place};
 use super::recipe::Recipe;
 use crate::config::model::Relay;
 use crate::config::{Config, changes_relay, fixed};
-use crate::plugin::{PublisherPlugin, Slot, StoragePlugin};
+use crate::fan_out::keys::Keyring;
+use crate::plugin::{PublisherPlugin, RouterPlugin, Slot, StoragePlugin};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -37,13 +38,21 @@ enum Change<P: Kind> {
     Waits,
     /// Another generation, open.
     Next(Arc<Place<P>>, Candidate<P>),
-    /// It was not in use before.
+    /// It was not in use before by each relay that uses it now.
     First(Candidate<P>),
+}
+
+impl<P: Kind> Change<P> {
+    /// Whether a relay that waits for it may go on.
+    fn is_first(&self) -> bool {
+        matches!(self, Self::Waits | Self::First(_))
+    }
 }
 
 /// What a new configuration means for all of them.
 struct Plan {
     publishers: Vec<(String, Change<PublisherPlugin>)>,
+    routers: Vec<(String, Change<RouterPlugin>)>,
     storages: Vec<(String, Change<StoragePlugin>)>,
 }
 
@@ -70,9 +79,18 @@ impl Adapters {
     }
 
     async fn plan(&self, old: &Config, new: &Config) -> Result<Plan, Refusal> {
-        let mut plan = Plan { publishers: Vec::new(), storages: Vec::new() };
+        let mut plan = Plan { publishers: Vec::new(), routers: Vec::new(), storages: Vec::new() };
         for name in new.publishers.keys().filter(|name| self.routes_to(new, name)) {
-            plan.publishers.push((name.clone(), self.change(&self.publishers, old, new, name, self.routes_to(old, name)).await?));
+            let was_in_use = self.is_known(old, new, |relay| relay.publishers().any(|publisher| publisher == name));
+            plan.publishers.push((name.clone(), self.change(&self.publishers, old, new, name, was_in_use).await?));
+        }
+        for name in new.routers.iter().map(|router| &router.name).filter(|name| self.asks(new, name)) {
+            let was_in_use = RouterPlugin::adapter(old, name).is_some() && self.is_known(old, new, |relay| has_router(relay, name));
+            plan.routers.push((name.clone(), self.change(&self.routers, old, new, name, was_in_use).await?));
+        }
+        for (relay, fan_out) in self.relays(new).filter_map(|relay| Some((relay, relay.fan_out.as_ref()?))) {
+            let checked = Keyring::of(new, fan_out).check().await;
+            checked.map_err(|fault| AppError::Key { relay: relay.name.clone(), fault })?;
         }
         for name in self.relays(new).map(|relay| &relay.storage) {
             plan.storages.push((name.clone(), self.change(&self.storages, old, new, name, true).await?));
@@ -87,7 +105,19 @@ impl Adapters {
 
     /// Whether a relay of this process sends through a publisher.
     fn routes_to(&self, config: &Config, publisher: &str) -> bool {
-        self.relays(config).any(|relay| relay.routes.iter().any(|route| route.publisher == publisher))
+        self.relays(config).any(|relay| relay.publishers().any(|name| name == publisher))
+    }
+
+    /// Whether a relay of this process asks a router that is a component.
+    fn asks(&self, config: &Config, router: &str) -> bool {
+        RouterPlugin::adapter(config, router).is_some() && self.relays(config).any(|relay| has_router(relay, router))
+    }
+
+    /// Whether all relays of this process that use something by a new configuration did so before: then it is open, or they wait for it
+    /// already. A relay that is at work is not made to wait for what nobody has tried.
+    fn is_known(&self, old: &Config, new: &Config, uses: impl Fn(&Relay) -> bool) -> bool {
+        let used = |relay: &Relay| old.relays.iter().any(|before| before.name == relay.name && uses(before));
+        self.relays(new).filter(|relay| uses(relay)).all(used)
     }
 
     async fn change<P: Kind>(
@@ -135,37 +165,49 @@ impl Adapters {
             }
         }
         plan.publishers.iter().all(|change| fits(&self.publishers, change))
+            && plan.routers.iter().all(|change| fits(&self.routers, change))
             && plan.storages.iter().all(|change| fits(&self.storages, change))
     }
 
     /// Returns whether anything has changed.
     fn carry_out(&self, plan: Plan, old: &Config, new: Arc<Config>) -> bool {
-        let Plan { publishers, storages } = plan;
+        let Plan { publishers, routers, storages } = plan;
         let waits = |relay: &Relay| {
-            let publisher = |name: &String| relay.routes.iter().any(|route| route.publisher == *name);
-            publishers.iter().any(|(name, change)| matches!(change, Change::Waits) && publisher(name))
-                || storages.iter().any(|(name, change)| matches!(change, Change::Waits) && relay.storage == *name)
+            any(&publishers, |name, change| change.is_first() && relay.publishers().any(|publisher| publisher == name))
+                || any(&routers, |name, change| change.is_first() && has_router(relay, name))
+                || any(&storages, |name, change| change.is_first() && relay.storage == name)
         };
         let anew: Vec<String> =
             self.relays(&new).filter(|relay| changes_relay(old, &new, relay) || waits(relay)).map(|relay| relay.name.clone()).collect();
         let changed = !anew.is_empty()
-            || publishers.iter().any(|(_, change)| !matches!(change, Change::None))
-            || storages.iter().any(|(_, change)| !matches!(change, Change::None));
-        let in_use: Vec<String> = publishers.iter().map(|(name, _)| name.clone()).collect();
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = new;
+            || any(&publishers, |_, change| !matches!(change, Change::None))
+            || any(&routers, |_, change| !matches!(change, Change::None))
+            || any(&storages, |_, change| !matches!(change, Change::None));
+        let (routed_to, asked) = (names(&publishers), names(&routers));
+        // One that says the same is the same: what is under way for it goes on.
+        if *old != *new {
+            *self.config.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        }
         self.put_all(&self.publishers, publishers);
+        self.put_all(&self.routers, routers);
         self.put_all(&self.storages, storages);
         for turn in anew.iter().filter_map(|relay| self.turns.get(relay)) {
             turn.begin_anew(None);
         }
-        lock(&self.publishers).retain(|name, _| {
-            let stays = in_use.contains(name);
+        self.close_others(&self.publishers, &routed_to);
+        self.close_others(&self.routers, &asked);
+        changed
+    }
+
+    /// Lets go of adapters that nobody uses any more.
+    fn close_others<P: Kind>(&self, places: &Places<P>, used: &[String]) {
+        lock(places).retain(|name, _| {
+            let stays = used.contains(name);
             if !stays {
-                self.inventory.closed(&section::<PublisherPlugin>(name));
+                self.inventory.closed(&section::<P>(name));
             }
             stays
         });
-        changed
     }
 
     fn put_all<P: Kind>(&self, places: &Places<P>, changes: Vec<(String, Change<P>)>) {
@@ -173,6 +215,7 @@ impl Adapters {
             match change {
                 Change::None | Change::Waits => {}
                 Change::First(candidate) => {
+                    // Not into a place that a relay waits with: it may be opening it right now, and finds this one when it has.
                     let place = Place::opened(Arc::new(Slot::new(Arc::clone(&candidate.plugin))));
                     self.note_open(&name, &place, candidate);
                     lock(places).insert(name, Arc::new(place));
@@ -185,4 +228,16 @@ impl Adapters {
             }
         }
     }
+}
+
+fn has_router(relay: &Relay, router: &str) -> bool {
+    relay.fan_out.as_ref().is_some_and(|fan_out| fan_out.router == router)
+}
+
+fn any<P: Kind>(changes: &[(String, Change<P>)], is: impl Fn(&str, &Change<P>) -> bool) -> bool {
+    changes.iter().any(|(name, change)| is(name, change))
+}
+
+fn names<P: Kind>(changes: &[(String, Change<P>)]) -> Vec<String> {
+    changes.iter().map(|(name, _)| name.clone()).collect()
 }

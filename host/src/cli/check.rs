@@ -3,8 +3,9 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::app::{App, AppError};
-use crate::config::model::{Database, SecretSource};
+use crate::config::model::{Database, Router, RouterKind, SecretSource};
 use crate::config::{self, Config, ConfigError, Place, Problem, Problems, Warning};
+use crate::fan_out::keys::Keyring;
 use crate::ports::Storage;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -105,12 +106,44 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
             Err(error) => findings.fail(what, &error),
         }
     }
+    for router in &app.config.routers {
+        let what = format!("routers.{}", router.name);
+        match app.probe_router(router).await {
+            Ok(()) => findings.add(what, State::Ok, found(router)),
+            Err(error) => findings.fail(what, &error),
+        }
+    }
     for relay in &app.config.relays {
-        let routes: Vec<String> = relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect();
-        findings.add(format!("relays.{}", relay.name), State::Ok, format!("{}: {}", relay.storage, routes.join(", ")));
+        let what = format!("relays.{}", relay.name);
+        let Some(fan_out) = &relay.fan_out else {
+            let routes: Vec<String> = relay.routes.iter().map(|route| format!("{} -> {}", route.topic, route.publisher)).collect();
+            findings.add(what, State::Ok, format!("{}: {}", relay.storage, routes.join(", ")));
+            continue;
+        };
+        match Keyring::of(&app.config, fan_out).check().await {
+            Ok(()) => {
+                let old = match fan_out.keys.len() {
+                    0 | 1 => String::new(),
+                    number => format!(", opened with {number}"),
+                };
+                let newest = fan_out.keys.first().map_or("", |key| key.version.as_str());
+                let text = format!("{}: fan-out by {} to {}", relay.storage, fan_out.router, fan_out.publisher);
+                findings.add(what, State::Ok, format!("{text}, sealed with the key {newest}{old}"));
+            }
+            Err(fault) => findings.fail(what, &AppError::Key { relay: relay.name.clone(), fault }),
+        }
     }
     tell(&findings, args.json)?;
     if findings.code == 0 { Ok(()) } else { Err(CommandError::said(findings.code)) }
+}
+
+/// What was found of a router.
+fn found(router: &Router) -> String {
+    match &router.kind {
+        RouterKind::Plugin(adapter) => format!("{} opens", adapter.plugin),
+        RouterKind::Table(table) => format!("the table {} is there, with its columns", table.table.as_str()),
+        RouterKind::List(list) => format!("{} active in the list", list.iter().filter(|subscriber| subscriber.active).count()),
+    }
 }
 
 /// Tells of a configuration of which nothing can be opened: a text on stderr as for any other command, or a document with one entry
@@ -171,16 +204,21 @@ fn unused(config: &Config, findings: &mut Findings) {
         return;
     }
     let storages: BTreeSet<&str> = config.relays.iter().map(|relay| relay.storage.as_str()).collect();
-    let publishers: BTreeSet<&str> = config.relays.iter().flat_map(|relay| &relay.routes).map(|route| route.publisher.as_str()).collect();
+    let publishers: BTreeSet<&str> = config.relays.iter().flat_map(|relay| relay.publishers()).map(String::as_str).collect();
     for name in config.storages.keys().filter(|name| !storages.contains(name.as_str())) {
         findings.add(format!("storages.{name}"), State::Warning, "no relay claims from it");
     }
     for name in config.publishers.keys().filter(|name| !publishers.contains(name.as_str())) {
         findings.add(format!("publishers.{name}"), State::Warning, "no route leads to it");
     }
-    let databases: BTreeSet<&String> = config.storages.values().flat_map(|storage| &storage.grants.databases).collect();
+    let asked: BTreeSet<&str> = config.relays.iter().filter_map(|relay| Some(relay.fan_out.as_ref()?.router.as_str())).collect();
+    for name in config.routers.iter().map(|router| &router.name).filter(|name| !asked.contains(name.as_str())) {
+        findings.add(format!("routers.{name}"), State::Warning, "no relay asks it (fan_out.router)");
+    }
+    let storages = config.storages.values().flat_map(|storage| &storage.grants.databases);
+    let databases: BTreeSet<&String> = storages.chain(config.routers.iter().flat_map(Router::databases)).collect();
     for name in config.databases.keys().filter(|name| !databases.contains(name)) {
-        findings.add(format!("databases.{name}"), State::Warning, "no storage uses it");
+        findings.add(format!("databases.{name}"), State::Warning, "no storage and no router uses it");
     }
 }
 
@@ -193,11 +231,17 @@ fn secrets(config: &Config, findings: &mut Findings) {
             used.extend(postgres.secrets());
         }
     }
+    used.extend(config.routers.iter().flat_map(Router::secrets));
+    used.extend(config.relays.iter().filter_map(|relay| relay.fan_out.as_ref()).flat_map(|fan_out| &fan_out.keys).map(|key| &key.secret));
     used.extend(config.registries.values().filter_map(|registry| Some(&registry.credentials.as_ref()?.password)));
     for (name, source) in &config.secrets {
         let what = format!("secrets.{name}");
         if !used.contains(name) {
-            findings.add(what, State::Warning, "no adapter is granted it (allow_secrets), and no database and no registry uses it");
+            findings.add(
+                what,
+                State::Warning,
+                "no adapter is granted it (allow_secrets), and no database, registry, router or relay uses it",
+            );
             continue;
         }
         match source {

@@ -5,6 +5,7 @@ mod dead;
 mod drain;
 mod enqueue;
 mod error;
+mod fanout;
 mod lines;
 mod message;
 mod output;
@@ -54,6 +55,7 @@ First steps:
   outhaul drain                                deliver what is due, then end
   outhaul run                                  deliver until a signal comes
   outhaul dead list                            what could not be delivered, and why
+  outhaul fanout list RELAY                    deliveries to subscribers, where a relay has fan_out
 
 With --json, stdout has one JSON document in any case; where a command fails: {\"error\": \"...\", \"exit_code\": 2}.
 
@@ -79,6 +81,8 @@ enum Command {
     Dead(dead::Command),
     Purge(purge::Args),
     #[command(subcommand)]
+    Fanout(fanout::Command),
+    #[command(subcommand)]
     Plugin(plugin::Command),
 }
 
@@ -94,6 +98,7 @@ impl Command {
             Self::Stats(args) => args.json,
             Self::Dead(command) => command.is_json(),
             Self::Purge(args) => args.json,
+            Self::Fanout(command) => command.is_json(),
             Self::Plugin(plugin::Command::List(args)) => args.json,
             Self::Plugin(plugin::Command::Inspect(args)) => args.json,
             Self::Plugin(plugin::Command::Pin(args)) => args.json,
@@ -161,6 +166,7 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Enqueue(args) => enqueue::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
         Command::Stats(args) => stats::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
         Command::Dead(command) => dead::run(command, App::new(load(&file, Quiet::Yes)?)?).await,
+        Command::Fanout(command) => fanout::run(command, &file).await,
         Command::Purge(args) => purge::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
     }
 }
@@ -225,6 +231,15 @@ mod tests {
             "outhaul dead requeue --topic t",
             "outhaul dead discard --all",
             "outhaul purge --older-than 7d --json",
+            "outhaul fanout reemit orders 17 --tenant acme --json",
+            "outhaul fanout list orders --tenant= --state quarantined --event 17 --subscriber crm --id a --id b --limit 5 --after x",
+            "outhaul fanout show orders dl_1",
+            "outhaul fanout status orders --after 5 --limit 10 --json",
+            "outhaul fanout status orders --reader billing --advance",
+            "outhaul fanout status orders --reader billing --expected 5 --through 9",
+            "outhaul fanout rekey orders --json",
+            "outhaul fanout purge orders --older-than 30d",
+            "outhaul fanout schema subscriptions --apply",
             "outhaul plugin list --json",
             "outhaul plugin inspect x.wasm --json",
             "outhaul plugin new --lang js --kind publisher x",
@@ -256,6 +271,18 @@ mod tests {
             "outhaul dead list --limit 0",
             "outhaul purge",
             "outhaul purge --older-than 7",
+            "outhaul fanout",
+            "outhaul fanout list",
+            "outhaul fanout list orders --state dead",
+            "outhaul fanout reemit orders",
+            "outhaul fanout status orders --advance",
+            "outhaul fanout status orders --reader a --after 5",
+            "outhaul fanout status orders --reader a --expected 5",
+            "outhaul fanout status orders --reader a --through 5",
+            "outhaul fanout status orders --expected 5 --through 6",
+            "outhaul fanout status orders --reader a --expected 5 --through 6 --advance",
+            "outhaul fanout status orders --reader=",
+            "outhaul fanout purge orders",
             "outhaul plugin inspect",
             "outhaul plugin new x",
             "outhaul plugin new --lang cobol x",

@@ -28,14 +28,16 @@ pub(crate) fn note(text: &str) {
 
 /// Writes a table; cells have been [`cell`]s.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> CommandResult {
+    line(&table_text(header, rows))
+}
+
+/// The text of a table, without a line break at its end.
+pub(crate) fn table_text<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(width());
     table.set_header(header.map(str::to_uppercase));
     table.add_rows(rows);
-    for line_text in table.lines() {
-        line(line_text.trim_end())?;
-    }
-    Ok(())
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 fn width() -> u16 {

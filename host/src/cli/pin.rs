@@ -4,6 +4,7 @@ use super::error::CommandError;
 use super::plugin::shown;
 use super::{CommandResult, output};
 use crate::config::Config;
+use crate::config::model::Router;
 use crate::oci::{Pinned, Registries};
 use crate::plugin::{self, Pin, Pins, PluginError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +65,9 @@ struct Entry {
 
 pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
     let storages = config.storages.values().map(|storage| &storage.plugin);
-    let used: BTreeSet<&String> = storages.chain(config.publishers.values().map(|publisher| &publisher.adapter.plugin)).collect();
+    let publishers = config.publishers.values().map(|publisher| &publisher.adapter.plugin);
+    let routers = config.routers.iter().filter_map(Router::plugin).map(|router| &router.plugin);
+    let used: BTreeSet<&String> = storages.chain(publishers).chain(routers).collect();
     let mut there = BTreeMap::new();
     for plugin in used {
         let file = match Pinned::in_plugin(plugin) {

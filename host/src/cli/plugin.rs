@@ -5,6 +5,7 @@ use super::running::{self, Running};
 use super::{CommandResult, output, pin, plugin_drive, plugin_test, pull};
 use crate::app::inventory::Document;
 use crate::config::Config;
+use crate::config::model::Router;
 use crate::oci::{Pinned, Registries};
 use crate::plugin::{self, Inspection};
 use crate::scaffold::{self, Kind, Language};
@@ -58,7 +59,7 @@ pub(super) struct Inspect {
 #[command(after_help = "\
 Examples:
   outhaul plugin new --lang python my-publisher
-  outhaul plugin new --lang rust --kind publisher my-publisher
+  outhaul plugin new --lang rust --kind router my-router
 Then follow the README.md of the new folder.")]
 pub(super) struct New {
     /// The language to write it in.
@@ -110,6 +111,9 @@ pub(super) async fn list(args: List, config: &Config) -> CommandResult {
     }
     for publisher in config.publishers.values() {
         used.entry(publisher.adapter.plugin.clone()).or_default().push(format!("publishers.{}", publisher.adapter.name));
+    }
+    for router in config.routers.iter().filter_map(Router::plugin) {
+        used.entry(router.plugin.clone()).or_default().push(format!("routers.{}", router.name));
     }
     let directory = &config.plugins.dir;
     let mut names =

@@ -1,12 +1,13 @@
 //! `outhaul plugin drive`: an adapter in its sandbox, worked by requests in JSON lines, for test suites in any language.
 //!
-//! [`lines`] reads, [`request`] and [`arguments`] say what a line means, [`instance`] does it, [`session`] puts it together.
+//! [`lines`] reads, [`request`], [`arguments`] and [`router`] say what a line means, [`instance`] does it, [`session`] puts it together.
 
 mod arguments;
 mod instance;
 mod lines;
 mod messages;
 mod request;
+mod router;
 mod session;
 
 use super::error::CommandError;
@@ -55,6 +56,10 @@ Requests, for a storage (what is in brackets may be left out):
 
 For a publisher:
   {\"call\": \"publish\", \"messages\": [{\"id\": \"1\", \"topic\": \"t\", \"payload\": \"p\", ...}], [\"deadline_ms\": 30000]}
+
+For a router:
+  {\"call\": \"expand\", \"events\": [{[\"tenant\": \"a\",] \"topic\": \"t\", [\"id\": \"1\",] [\"key\": \"k\",] [\"payload\": \"p\"]}]}
+  {\"call\": \"current\", \"inquiries\": [{[\"tenant\": \"a\",] \"subscriber\": \"s\", \"topic\": \"t\"}]}
 
 Answers:
   {\"id\": 1, \"ok\": {...}}
@@ -122,6 +127,7 @@ impl Opener for Ready {
                 let settings = publisher.setup.settings_with(over);
                 publisher.open_as(settings, &[], &[]).await.map(Opened::Publisher)
             }
+            Subject::Router(router) => router.open_as(router.setup.settings_with(over)).await.map(Opened::Router),
         };
         opened.map_err(|error| match error {
             SetupError::Plugin(PluginError::Open(failure)) => failure,

@@ -4,7 +4,7 @@ use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::conformance::report::{Entry, Report, Verdict};
 use crate::conformance::setup::{Setup, SetupArgs};
-use crate::conformance::{self, Commands, TestError};
+use crate::conformance::{self, Given, TestError};
 use std::path::PathBuf;
 
 /// Longest text of a clause that is shown: some quote what an adapter has written.
@@ -12,7 +12,7 @@ const MOST_SHOWN: usize = 2000;
 
 /// Run the contract, clause by clause, against a component: what it does, under this host, with real databases and destinations.
 ///
-/// Finds out whether the component is a storage or a publisher. Everything that a clause needs is new for it: no clause sees what
+/// Finds out whether the component is a storage, a publisher or a router. Everything that a clause needs is new for it: no clause sees what
 /// another one has left. What does not apply to a component is skipped, with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -22,6 +22,7 @@ Examples:
   outhaul plugin test postgres-storage.wasm --database postgres://me@localhost/conformance
   outhaul plugin test my-storage.wasm --insert-command './insert.py'
   outhaul plugin test my-publisher.wasm --set 'url = \"{destination}/\"'
+  outhaul plugin test my-router.wasm --event acme/orders.placed --unwanted acme/nothing
   outhaul plugin test --list
 
 Storages: without --database, each clause gets a SQLite file of its own. A database that is named must be empty: everything in it is
@@ -36,6 +37,9 @@ besides. A destination's command speaks JSON lines: first it says {\"address\", 
 answered with {}, \"received\" with {\"received\": [{\"id\", \"carries_id\", \"payload\", \"headers\", \"how\", \"accepted\"}]}. Answers: accept,
 unavailable, throttled (retry_after_ms), invalid, too_large, gone, unauthorized, slow (accepts after ms), silent, broken; it shows
 tombstones, binary_headers or neither.
+
+Routers: who subscribes is a matter of the settings, or of the database, which the kit does not touch. --event names an event that somebody
+wants, --unwanted one that nobody wants; clauses that need one that is not named are skipped.
 
 A file conformance.toml beside the component says what need not be said each time:
   [test]
@@ -65,23 +69,29 @@ pub(super) struct Args {
     /// For a publisher of another protocol than HTTP: a command that is its destination.
     #[arg(long, value_name = "COMMAND")]
     destination_command: Option<String>,
+    /// For a router: an event that somebody wants.
+    #[arg(long, value_name = "TENANT/TOPIC")]
+    event: Option<String>,
+    /// For a router: an event that nobody wants.
+    #[arg(long, value_name = "TENANT/TOPIC")]
+    unwanted: Option<String>,
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
 }
 
 pub(super) async fn run(args: Args) -> CommandResult {
-    let Args { file, setup, clauses, list, insert_command, destination_command, json } = args;
+    let Args { file, setup, clauses, list, insert_command, destination_command, event, unwanted, json } = args;
     let Some(file) = file.filter(|_| !list) else { return show_list(json) };
     let mut place = 0;
     let tell = |entry: &Entry, count: usize| {
         place += 1;
         output::note(&format!("{place:>3}/{count} {} {:<7} {} ms", entry.id, entry.verdict.as_str(), entry.ms));
     };
-    let commands = Commands { insert: insert_command, destination: destination_command };
+    let given = Given { insert: insert_command, destination: destination_command, event, unwanted };
     let setup = Setup::read(file, setup).await.map_err(CommandError::usage)?;
     setup.beside.trusted().iter().for_each(|told| output::note(told));
-    let report = conformance::test(setup, commands, &clauses, tell).await?;
+    let report = conformance::test(setup, given, &clauses, tell).await?;
     if json {
         output::json(&report)?;
     } else {

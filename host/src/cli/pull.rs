@@ -3,6 +3,7 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::atomic;
+use crate::config::model::Router;
 use crate::config::{Config, check_name};
 use crate::oci::{Reference, Registries};
 use crate::plugin::{self, Inspection, Pins, PluginError};
@@ -101,14 +102,15 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
 
 /// Why a component must not take a name: those who use it want another kind, or the pins have another component under it.
 fn objection(config: &Config, pins: Option<&Pins>, name: &str, seen: &Inspection) -> Option<String> {
-    let is_publisher = seen.world.as_deref().is_some_and(|world| world.starts_with("publisher"));
-    let misled = if is_publisher {
-        let storage = config.storages.values().find(|storage| storage.plugin == name);
-        storage.map(|storage| format!("it is a publisher, and storages.{} uses the name {name}", storage.name))
-    } else {
-        let publisher = config.publishers.values().map(|publisher| &publisher.adapter).find(|adapter| adapter.plugin == name);
-        publisher.map(|adapter| format!("it is a storage, and publishers.{} uses the name {name}", adapter.name))
-    };
+    let is = kind(seen.world.as_deref());
+    let storages = config.storages.values().map(|adapter| ("storage", adapter));
+    let publishers = config.publishers.values().map(|publisher| ("publisher", &publisher.adapter));
+    let routers = config.routers.iter().filter_map(Router::plugin).map(|adapter| ("router", adapter));
+    let misled = storages.chain(publishers).chain(routers).find(|(wanted, adapter)| adapter.plugin == name && is != Some(wanted));
+    let misled = misled.map(|(wanted, adapter)| {
+        let what = is.map_or_else(|| "is no adapter".to_owned(), |is| format!("is a {is}"));
+        format!("it {what}, and {wanted}s.{} uses the name {name}", adapter.name)
+    });
     if let Some(misled) = misled {
         return Some(format!("{misled}: give it another one with --name"));
     }
@@ -121,6 +123,11 @@ fn objection(config: &Config, pins: Option<&Pins>, name: &str, seen: &Inspection
             seen.sha256
         )
     })
+}
+
+/// What a component is by its world.
+fn kind(world: Option<&str>) -> Option<&'static str> {
+    ["publisher", "storage", "router"].into_iter().find(|kind| world.is_some_and(|world| world.starts_with(kind)))
 }
 
 /// Whether a file is this component already: then a running host has nothing to look at.
@@ -142,6 +149,8 @@ mod tests {
         database = \"main\"
         [publishers.webhooks]
         plugin = \"hooks\"
+        [routers.directory]
+        plugin = \"who\"
     ";
 
     #[test]
@@ -153,6 +162,9 @@ mod tests {
             ("hooks", "publisher-adapter", "aa", None),
             ("new", "publisher-adapter", "bb", None),
             ("rows", "storage-adapter-full", "bb", None),
+            ("who", "router-adapter", "bb", None),
+            ("hooks", "router-adapter", "aa", Some("it is a router, and publishers.webhooks uses the name hooks: give it another")),
+            ("who", "storage-adapter-full", "bb", Some("it is a storage, and routers.directory uses the name who: give it another")),
             ("hooks", "publisher-adapter", "bb", Some("outhaul.lock pins another component as hooks (SHA-256 aa; this one has bb)")),
             ("hooks", "storage-adapter", "aa", Some("it is a storage, and publishers.webhooks uses the name hooks: give it another")),
             ("rows", "publisher-adapter", "bb", Some("it is a publisher, and storages.outbox uses the name rows: give it another")),

@@ -10,7 +10,8 @@ use crate::ports::StorageAdmin;
 
 /// Print the DDL that a storage's configuration needs, for a migration; or run it.
 ///
-/// Without --apply nothing is created, and the database need not exist.
+/// Without --apply nothing is created, and the database need not exist. With it the adapter may create tables, indexes and triggers, for
+/// this once; read what it prints before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,6 +28,11 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, mut config: Config) -> CommandResult {
     let adapter = args.storage.choose(&config)?.clone();
     if args.apply {
+        for name in &adapter.grants.databases {
+            if let Some(Database::Sqlite(sqlite)) = config.databases.get_mut(name) {
+                sqlite.allows_triggers = true;
+            }
+        }
         return apply(&adapter, &App::new(config)?).await;
     }
     // The text does not depend on what is in the database: where there is none yet, an empty one stands in.

@@ -1,4 +1,5 @@
-//! `[storages.NAME]` and `[publishers.NAME]`: the component, what it may reach, what it may use, and its own settings.
+//! `[storages.NAME]`, `[publishers.NAME]`, and `[routers.NAME]` that are components: which one, what it may reach, what it may use, and
+//! its own settings.
 
 use super::grants;
 use super::model::{Adapter, ClientCertificate, Grants, Limits, Publisher};
@@ -77,6 +78,21 @@ pub(super) fn publisher(name: &str, section: Section<'_>, names: &Names<'_>) -> 
     section.finish();
     let publisher = Publisher { adapter: common.adapter(name)?, lanes, batch, batch_bytes: batch_bytes.value };
     Some(PublisherEntry { publisher, memory })
+}
+
+/// Reads a router that is a component; none where something without a default is missing or wrong.
+pub(super) fn router(name: &str, section: Section<'_>, names: &Names<'_>) -> Option<Adapter> {
+    let database = section.text("database").filter(|database| refers(&section, database, "database", "database", &names.databases));
+    let mut common = common(&section, names);
+    if let Some(place) = section.place_in("config", "database") {
+        section.problem(place, "config.database", "is set by the host: write `database` beside `config`, not in it");
+    }
+    section.finish();
+    if let Some(database) = database {
+        common.config.insert("database".to_owned(), database.value.into());
+        common.grants.databases.push(database.value.to_owned());
+    }
+    common.adapter(name)
 }
 
 struct Common {

@@ -1,6 +1,8 @@
 //! What of a new configuration a running process cannot take over. All else (adapters, secrets, how relays work) it can.
 
-use super::model::{Adapter, Admin, Config, Database, Log, Plugins, Postgres, PostgresUrl, Publisher, Relay};
+use super::model::{
+    Adapter, Admin, Config, Database, Log, Plugins, Postgres, PostgresUrl, Publisher, Relay, Router, SealingKey, SecretSource,
+};
 use super::places::Place;
 use std::collections::BTreeSet;
 
@@ -34,6 +36,7 @@ pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         secrets,
         storages,
         publishers: _,
+        routers: _,
         relays,
         admin,
         log,
@@ -78,6 +81,8 @@ pub fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     for (index, (old, new)) in old.relays.iter().zip(relays).enumerate() {
         differs(old.name != new.name, format!("relays[{index}].name"));
         differs(old.storage != new.storage, format!("relays[{index}].storage"));
+        // Its deliveries show under a name of their own, and names are those of the start.
+        differs(old.fan_out.is_some() != new.fan_out.is_some(), format!("relays[{index}].fan_out"));
     }
     keys.into_iter().map(|key| Fixed { place: places.first([&key]), key }).collect()
 }
@@ -98,15 +103,27 @@ fn secrets_of(database: &Database) -> impl Iterator<Item = &String> {
     url.into_iter().chain(password)
 }
 
-/// Whether a relay has to begin anew with its own settings, or with those of the publishers that it sends through (how many lanes
-/// they have is a matter of the relay's).
+/// A router that is built in, with where the secrets are read that it may name: its relay has it from its beginning on. None: there is
+/// none, or a component, which is swapped.
+fn built_in<'a>(config: &'a Config, name: &str) -> Option<(&'a Router, Vec<Option<&'a SecretSource>>)> {
+    let router = config.routers.iter().find(|router| router.name == name && router.plugin().is_none())?;
+    Some((router, router.secrets().map(|secret| config.secrets.get(secret)).collect()))
+}
+
+/// Whether a relay has to begin anew with its own settings, with those of the publishers that it sends through (how many lanes they have is
+/// a matter of the relay's), or with another built-in router.
 #[must_use]
 pub(crate) fn changes_relay(old: &Config, new: &Config, relay: &Relay) -> bool {
     let lanes = |config: &Config, name: &str| {
         config.publishers.get(name).map(|Publisher { adapter: _, lanes, batch, batch_bytes }| (*lanes, *batch, *batch_bytes))
     };
     let before = old.relays.iter().find(|before| before.name == relay.name);
-    before != Some(relay) || relay.routes.iter().any(|route| lanes(old, &route.publisher) != lanes(new, &route.publisher))
+    let router_differs = |name: &String| built_in(old, name) != built_in(new, name);
+    // Keys are read afresh each time, from where they were at its beginning.
+    let key_differs = |key: &SealingKey| old.secrets.get(&key.secret) != new.secrets.get(&key.secret);
+    before != Some(relay)
+        || relay.publishers().any(|name| lanes(old, name) != lanes(new, name))
+        || relay.fan_out.as_ref().is_some_and(|fan_out| router_differs(&fan_out.router) || fan_out.keys.iter().any(key_differs))
 }
 
 #[cfg(test)]
@@ -210,4 +227,30 @@ routes = [ { topic = "*", publisher = "webhooks" } ]
         assert!(!begins_anew("plugin = \"http-publisher\"", "plugin = \"other\""));
         assert!(!begins_anew("env = \"A\"", "env = \"B\""));
     }
+    #[test]
+    fn a_relay_begins_anew_for_a_built_in_router_and_not_for_a_component() {
+        let file = FILE.replace("[[relays]]", ROUTERS).replace("routes = [ { topic = \"*\", publisher = \"webhooks\" } ]", FAN_OUT);
+        let read = |text: &str| parse(text, Path::new("o.toml")).unwrap();
+        let begins_anew = |router: &str, from: &str, to: &str| {
+            let file = file.replace("ROUTER", router);
+            assert!(file.contains(from), "{from}");
+            let (old, new) = (read(&file), read(&file.replacen(from, to, 1)));
+            assert_eq!(fixed(&old, &new), []);
+            changes_relay(&old, &new, &new.relays[0])
+        };
+        assert!(!begins_anew("list", "", ""));
+        assert!(begins_anew("list", "https://h/", "https://i/"));
+        assert!(begins_anew("list", "env = \"A\"", "env = \"C\""));
+        assert!(begins_anew("mine", "env = \"A\"", "env = \"C\""), "its key is elsewhere");
+        assert!(begins_anew("table", "\"subscriptions\"", "\"others\""));
+        assert!(!begins_anew("table", "https://h/", "https://i/"), "it is not its router");
+        assert!(!begins_anew("mine", "x = 1", "x = 2"));
+        assert!(begins_anew("mine", "plugin = \"who\"\nconfig = { x = 1 }", "database = \"main\"\ntable = \"t\""));
+    }
+
+    const ROUTERS: &str = "[routers.list]\nsubscribers = [{ subscriber = \"a\", url = \"https://h/\", authentication_secret = \"key\" }]\n\
+        [routers.table]\ndatabase = \"main\"\ntable = \"subscriptions\"\n\
+        [routers.mine]\nplugin = \"who\"\nconfig = { x = 1 }\n[[relays]]";
+
+    const FAN_OUT: &str = "fan_out = { router = \"ROUTER\", publisher = \"webhooks\", keys = [{ version = \"1\", secret = \"key\" }] }";
 }

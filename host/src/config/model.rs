@@ -2,7 +2,9 @@
 //!
 //! The file itself (names, units, what contradicts what) is described in `examples/outhaul.toml`, which a test parses.
 
+pub use super::patterns::TopicPattern;
 use super::places::Places;
+pub use super::sql_name::SqlName;
 use crate::domain::Backoff;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The whole file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where it was read from; relative paths in it are relative to this file's folder and are already resolved.
     pub file: PathBuf,
@@ -26,6 +28,8 @@ pub struct Config {
     pub storages: BTreeMap<String, Adapter>,
     /// `[publishers.NAME]`.
     pub publishers: BTreeMap<String, Publisher>,
+    /// `[routers.NAME]`.
+    pub routers: Vec<Router>,
     /// `[[relays]]`.
     pub relays: Vec<Relay>,
     /// `[admin]`; none: no admin address.
@@ -95,6 +99,8 @@ pub struct Sqlite {
     pub path: PathBuf,
     /// `synchronous`: whether a commit waits for the disk (`full`, the default), or may be lost on power failure (`normal`).
     pub synchronous_full: bool,
+    /// Whether adapters may create triggers: while an operator has a schema applied. No key of the file.
+    pub allows_triggers: bool,
 }
 
 /// A PostgreSQL server and a database on it.
@@ -350,6 +356,143 @@ pub struct Publisher {
     pub batch_bytes: usize,
 }
 
+/// A router: says who subscribes to what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Router {
+    /// Its name in the file.
+    pub name: String,
+    /// Where it has the subscribers from.
+    pub kind: RouterKind,
+}
+
+/// Where a router has the subscribers from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouterKind {
+    /// `table`: a table of subscriptions, read by the host.
+    Table(Box<SubscriptionTable>),
+    /// `subscribers`: they stand in the file.
+    List(Vec<Subscriber>),
+    /// `plugin`: a component.
+    Plugin(Box<Adapter>),
+}
+
+impl Router {
+    /// Its component, if it is one.
+    #[must_use]
+    pub fn plugin(&self) -> Option<&Adapter> {
+        match &self.kind {
+            RouterKind::Plugin(adapter) => Some(adapter),
+            RouterKind::Table(_) | RouterKind::List(_) => None,
+        }
+    }
+
+    /// The secrets that it may read, by name.
+    pub fn secrets(&self) -> impl Iterator<Item = &String> {
+        let (granted, listed): (&[String], &[Subscriber]) = match &self.kind {
+            RouterKind::Table(table) => (&table.secrets, &[]),
+            RouterKind::List(list) => (&[], list),
+            RouterKind::Plugin(adapter) => (&adapter.grants.secrets, &[]),
+        };
+        granted.iter().chain(listed.iter().flat_map(Subscriber::secrets))
+    }
+
+    /// The databases that it may read, by name.
+    #[must_use]
+    pub fn databases(&self) -> &[String] {
+        match &self.kind {
+            RouterKind::Table(table) => std::slice::from_ref(&table.database),
+            RouterKind::List(_) => &[],
+            RouterKind::Plugin(adapter) => &adapter.grants.databases,
+        }
+    }
+}
+
+/// A table of subscriptions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionTable {
+    /// Database by name.
+    pub database: String,
+    /// The table.
+    pub table: SqlName,
+    /// Its columns.
+    pub columns: SubscriptionColumns,
+    /// `allow_secrets`: those that its rows may name.
+    pub secrets: Vec<String>,
+}
+
+/// Names of the columns of a table of subscriptions; none: it has no such column (`false` in the file).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionColumns {
+    /// None: there are no tenants.
+    pub tenant: Option<SqlName>,
+    /// Unique within the tenant.
+    pub subscriber: SqlName,
+    /// Where deliveries go.
+    pub url: SqlName,
+    /// None: each wants everything.
+    pub event_types: Option<SqlName>,
+    /// None: nothing is signed.
+    pub signing_scope: Option<SqlName>,
+    /// None: nobody is authenticated to.
+    pub authentication: Option<SqlName>,
+    /// None: on nobody's behalf.
+    pub principal: Option<SqlName>,
+    /// None: the other columns say all.
+    pub revision: Option<SqlName>,
+    /// None: all are.
+    pub active: Option<SqlName>,
+}
+
+/// A subscriber that stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscriber {
+    /// Empty: there are no tenants.
+    pub tenant: String,
+    /// Unique within the tenant.
+    pub subscriber: String,
+    /// On whose behalf; may be empty.
+    pub principal: String,
+    /// Where deliveries go.
+    pub url: EndpointUrl,
+    /// `topics`: what it wants.
+    pub topics: Vec<TopicPattern>,
+    /// Names signing material.
+    pub signing_scope: Option<String>,
+    /// The secret that says how to authenticate, by name.
+    pub authentication_secret: Option<String>,
+    /// Whether it gets anything.
+    pub active: bool,
+}
+
+impl Subscriber {
+    /// The secrets that it names.
+    fn secrets(&self) -> impl Iterator<Item = &String> {
+        let url = match &self.url {
+            EndpointUrl::Written(_) => None,
+            EndpointUrl::Secret(name) => Some(name),
+        };
+        url.into_iter().chain(&self.authentication_secret)
+    }
+}
+
+/// Where deliveries to a subscriber go. The URL is never shown: it may be a credential.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EndpointUrl {
+    /// It stands in the file.
+    Written(String),
+    /// It is the value of a secret: the secret's name.
+    Secret(String),
+}
+
+impl std::fmt::Debug for EndpointUrl {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Written(_) => out.write_str("Written(***)"),
+            Self::Secret(name) => write!(out, "Secret({name:?})"),
+        }
+    }
+}
+
 /// A relay: one storage, and where its topics go.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relay {
@@ -357,8 +500,10 @@ pub struct Relay {
     pub name: String,
     /// Storage by name.
     pub storage: String,
-    /// The first route that matches a topic counts.
+    /// The first route that matches a topic counts. None at all where there is `fan_out`.
     pub routes: Vec<Route>,
+    /// `fan_out`, instead of routes.
+    pub fan_out: Option<FanOut>,
     /// `batch`: rows a claim.
     pub batch: u32,
     /// `in_flight`: rows claimed and not settled.
@@ -381,6 +526,48 @@ pub struct Relay {
     pub poll: Poll,
     /// `breaker`.
     pub breaker: Breaker,
+}
+
+impl Relay {
+    /// The publishers that it sends through, by name. One may come more than once.
+    pub fn publishers(&self) -> impl Iterator<Item = &String> {
+        self.routes.iter().map(|route| &route.publisher).chain(self.fan_out.iter().map(|fan_out| &fan_out.publisher))
+    }
+
+    /// The names under which it shows: its own, and that of its deliveries.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.name).chain(self.fan_out.iter().map(|fan_out| &fan_out.deliveries.name))
+    }
+}
+
+/// What makes a relay's events deliveries to subscribers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FanOut {
+    /// Router by name.
+    pub router: String,
+    /// Publisher by name.
+    pub publisher: String,
+    /// `keys`: what envelopes are sealed with; new ones with the first.
+    pub keys: Vec<SealingKey>,
+    /// `namespace`: part of what deliveries are bound to.
+    pub namespace: String,
+    /// `tenant`: works for this one only.
+    pub tenant: Option<String>,
+    /// `max_subscribers`: an event with more ends dead.
+    pub max_subscribers: usize,
+    /// `horizon`: an older delivery is not tried again. None: however old it is.
+    pub horizon: Option<Duration>,
+    /// `delivery`: how deliveries are worked off, as a relay of its own, called `NAME.deliveries`, that sends all to the publisher.
+    pub deliveries: Box<Relay>,
+}
+
+/// A key that envelopes are sealed with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealingKey {
+    /// What it is called in the rows that it has sealed.
+    pub version: String,
+    /// The secret that holds it, by name.
+    pub secret: String,
 }
 
 /// Between claims of an idle relay: from `min`, doubling, to `max`.

@@ -1,8 +1,9 @@
 //! `[[relays]]`: what goes where, and how fast; and what contradicts what.
 
 use super::adapters::{PublisherEntry, StorageEntry, refers};
-use super::model::{Breaker, Poll, Relay, Route};
+use super::model::{Breaker, FanOut, Poll, Relay, Route};
 use super::section::{Located, Range, Section, check_name};
+use super::{fan_out, patterns};
 use crate::domain::Backoff;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -26,6 +27,10 @@ pub(super) struct Adapters<'a> {
     pub(super) publishers: &'a BTreeMap<String, PublisherEntry>,
     /// Every name in the file, also of those that have problems.
     pub(super) publisher_names: Vec<&'a str>,
+    /// Every name in the file, also of those that have problems.
+    pub(super) router_names: Vec<&'a str>,
+    /// Every name in the file, also of those that have problems.
+    pub(super) secret_names: Vec<&'a str>,
 }
 
 /// Reads all relays.
@@ -41,6 +46,16 @@ pub(super) fn relays(sections: Vec<Section<'_>>, adapters: &Adapters<'_>) -> Vec
             });
             wrong.map(|wrong| section.problem(name.at, "name", wrong)).is_none()
         });
+        // Deliveries show under a name of their own.
+        if let Some(name) = name.filter(|_| section.has("fan_out"))
+            && names.insert(fan_out::deliveries_of(name.value), ()).is_some()
+        {
+            section.problem(
+                name.at,
+                "name",
+                format!("{:?} is the name of an earlier relay, and would be that of its deliveries", fan_out::deliveries_of(name.value)),
+            );
+        }
         let storage = section
             .required("storage", "\"outbox\" (a [storages.NAME] of this file)")
             .filter(|storage| refers(&section, storage, "storage", "storage", &adapters.storage_names));
@@ -60,22 +75,99 @@ pub(super) fn relays(sections: Vec<Section<'_>>, adapters: &Adapters<'_>) -> Vec
 }
 
 fn relay(section: Section<'_>, name: Option<Located<&str>>, storage: Option<Located<&str>>, adapters: &Adapters<'_>) -> Option<Relay> {
+    let fan_out = section.section("fan_out");
+    let fans_out = fan_out.is_present();
+    let routes = if fans_out { no_routes(&section) } else { routes(&section, adapters) };
+    let max_message_bytes = section.size("max_message_bytes", 8 << 20, MESSAGE_BYTES);
+    let breaker = breaker(section.section("breaker"));
+    let storage_entry = storage.and_then(|storage| adapters.storages.get(storage.value));
+    let own = pace(&section, 10, max_message_bytes, storage_entry);
+    for publisher in routes.iter().filter_map(|route| adapters.publishers.get(&route.publisher)) {
+        if !fits(&section, max_message_bytes, publisher) {
+            break;
+        }
+    }
+    let fan_out = if fans_out { Some(fan_out::fan_out(fan_out, name.map(|name| name.value), storage, breaker, adapters)) } else { None };
+    section.finish();
+    let name = name?.value.to_owned();
+    let fan_out = match fan_out {
+        None => None,
+        // What is missing was told.
+        Some(fan_out) => Some(fan_out?),
+    };
+    Some(own.relay(name, storage?.value.to_owned(), routes, fan_out, max_message_bytes.value, breaker))
+}
+
+/// Where there is `fan_out`, there is nothing that routes could say.
+fn no_routes(section: &Section<'_>) -> Vec<Route> {
+    if !section.list("routes").is_empty() {
+        section.problem_here(
+            "routes and fan_out contradict each other: with fan_out all goes to fan_out.publisher, so leave one of the two out",
+        );
+    }
+    Vec::new()
+}
+
+/// How a pipeline works its rows off.
+pub(super) struct Pace {
+    batch: u32,
+    in_flight: usize,
+    in_flight_bytes: usize,
+    lease: Duration,
+    max_attempts: u32,
+    backoff: Backoff,
+    publish_timeout: Duration,
+    settle_delay: Duration,
+    poll: Poll,
+}
+
+impl Pace {
+    /// A relay that works so.
+    pub(super) fn relay(
+        self,
+        name: String,
+        storage: String,
+        routes: Vec<Route>,
+        fan_out: Option<FanOut>,
+        max_message_bytes: usize,
+        breaker: Breaker,
+    ) -> Relay {
+        let Self { batch, in_flight, in_flight_bytes, lease, max_attempts, backoff, publish_timeout, settle_delay, poll } = self;
+        Relay {
+            name,
+            storage,
+            routes,
+            fan_out,
+            batch,
+            in_flight,
+            in_flight_bytes,
+            max_message_bytes,
+            lease,
+            max_attempts,
+            backoff,
+            publish_timeout,
+            settle_delay,
+            poll,
+            breaker,
+        }
+    }
+}
+
+/// Reads it, and what in it contradicts what.
+pub(super) fn pace(section: &Section<'_>, most_attempts: u32, max_message_bytes: Located<usize>, storage: Option<&StorageEntry>) -> Pace {
     let seconds = Duration::from_secs;
-    let routes = routes(&section, adapters);
     let batch = section.number("batch", 500u32, BATCH);
     let in_flight = section.number("in_flight", 5000usize, IN_FLIGHT);
     let in_flight_bytes = section.size("in_flight_bytes", 64 << 20, IN_FLIGHT_BYTES);
-    let max_message_bytes = section.size("max_message_bytes", 8 << 20, MESSAGE_BYTES);
     let lease = section.duration("lease", seconds(60), false);
-    let max_attempts = section.number("max_attempts", 10u32, ANY);
+    let max_attempts = section.number("max_attempts", most_attempts, ANY);
     let backoff = backoff(section.section("backoff"));
     let publish_timeout = section.duration("publish_timeout", seconds(10), false);
     let settle_delay = section.duration("settle_delay", Duration::from_millis(2), true);
     let poll = poll(section.section("poll"));
-    let breaker = breaker(section.section("breaker"));
 
-    longer(&section, ("lease", lease), ("publish_timeout", publish_timeout), "a message must not be claimed again while it is being sent");
-    longer(&section, ("lease", lease), ("settle_delay", settle_delay), "outcomes must be written while the lease lasts");
+    longer(section, ("lease", lease), ("publish_timeout", publish_timeout), "a message must not be claimed again while it is being sent");
+    longer(section, ("lease", lease), ("settle_delay", settle_delay), "outcomes must be written while the lease lasts");
     if usize::try_from(batch.value).is_ok_and(|batch| batch > in_flight.value) {
         let (at, key) = if batch.written { (batch.at, "batch") } else { (in_flight.at, "in_flight") };
         let text = format!("in_flight ({}) must be at least batch ({}): a claim could never be whole", in_flight.value, batch.value);
@@ -91,39 +183,36 @@ fn relay(section: Section<'_>, name: Option<Located<&str>>, storage: Option<Loca
             if max_message_bytes.written { (max_message_bytes.at, "max_message_bytes") } else { (in_flight_bytes.at, "in_flight_bytes") };
         section.problem(at, key, text);
     }
-    if let Some(entry) = storage.and_then(|storage| adapters.storages.get(storage.value)) {
-        against_storage(&section, entry, lease, max_message_bytes);
+    if let Some(entry) = storage {
+        against_storage(section, entry, lease, max_message_bytes);
     }
-    for publisher in routes.iter().filter_map(|route| adapters.publishers.get(&route.publisher)) {
-        if max_message_bytes.value >= publisher.memory.value {
-            let text = format!(
-                "max_message_bytes ({}) must be smaller than limits.memory of publishers.{} ({}): a message is copied into the adapter's memory",
-                max_message_bytes.shown_size(),
-                publisher.publisher.adapter.name,
-                publisher.memory.shown_size()
-            );
-            let other = publisher.memory.with(format!("publishers.{}.limits.memory", publisher.publisher.adapter.name));
-            blame(&section, max_message_bytes.with("max_message_bytes"), other, text);
-            break;
-        }
-    }
-    section.finish();
-    Some(Relay {
-        name: name?.value.to_owned(),
-        storage: storage?.value.to_owned(),
-        routes,
+    Pace {
         batch: batch.value,
         in_flight: in_flight.value,
         in_flight_bytes: in_flight_bytes.value,
-        max_message_bytes: max_message_bytes.value,
         lease: lease.value,
         max_attempts: max_attempts.value,
         backoff,
         publish_timeout: publish_timeout.value,
         settle_delay: settle_delay.value,
         poll,
-        breaker,
-    })
+    }
+}
+
+/// Whether the largest message fits into a publisher; if not, that is reported.
+pub(super) fn fits(section: &Section<'_>, max_message_bytes: Located<usize>, publisher: &PublisherEntry) -> bool {
+    let fits = max_message_bytes.value < publisher.memory.value;
+    if !fits {
+        let text = format!(
+            "max_message_bytes ({}) must be smaller than limits.memory of publishers.{} ({}): a message is copied into the adapter's memory",
+            max_message_bytes.shown_size(),
+            publisher.publisher.adapter.name,
+            publisher.memory.shown_size()
+        );
+        let other = publisher.memory.with(format!("publishers.{}.limits.memory", publisher.publisher.adapter.name));
+        blame(section, max_message_bytes.with("max_message_bytes"), other, text);
+    }
+    fits
 }
 
 /// A storage call that outlasts the lease, or a message that the storage may not hand over, could never end well.
@@ -194,10 +283,7 @@ fn routes(section: &Section<'_>, adapters: &Adapters<'_>) -> Vec<Route> {
                 route.problem(topic.at, "topic", format!("is never reached: the route {before:?} before it takes every such topic"));
             }
             earlier.push(topic.value.to_owned());
-            let glob = globset::GlobBuilder::new(topic.value).literal_separator(false).backslash_escape(true).build();
-            glob.map(|glob| glob.compile_matcher())
-                .map_err(|error| route.problem(topic.at, "topic", format!("{:?} is not a pattern: {}", topic.value, error.kind())))
-                .ok()
+            patterns::glob(topic.value).map_err(|error| route.problem(topic.at, "topic", error)).ok()
         });
         if let (Some(topic), Some(matcher), Some(publisher)) = (topic, matcher, publisher) {
             routes.push(Route { topic: topic.value.to_owned(), matcher, publisher: publisher.value.to_owned() });

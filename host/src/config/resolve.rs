@@ -6,7 +6,7 @@ use super::places::Places;
 use super::problem::{Problems, Report};
 use super::relays::{self, Adapters};
 use super::section::Section;
-use super::{databases, duplicates, registries};
+use super::{databases, duplicates, registries, routers};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -57,15 +57,33 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
     let publisher_sections = root.named("publishers");
     let storage_names: Vec<&str> = storage_sections.iter().map(|(name, _)| *name).collect();
     let publisher_names: Vec<&str> = publisher_sections.iter().map(|(name, _)| *name).collect();
+    let router_sections = root.named("routers");
+    let router_names: Vec<&str> = router_sections.iter().map(|(name, _)| *name).collect();
     for (name, section) in publisher_sections.iter().filter(|(name, _)| storage_names.contains(name)) {
         section
             .problem_here(format!("a storage is called {name:?} too: logs and metrics tell adapters apart by name, so give one another"));
     }
+    for (name, section) in &router_sections {
+        let other = [("storage", &storage_names), ("publisher", &publisher_names)].into_iter().find(|(_, names)| names.contains(name));
+        if let Some((kind, _)) = other {
+            section.problem_here(format!(
+                "a {kind} is called {name:?} too: logs and metrics tell adapters apart by name, so give one another"
+            ));
+        }
+    }
+    let routers = router_sections.into_iter().filter_map(|(name, section)| routers::router(name, section, &names)).collect();
     let storages: BTreeMap<String, StorageEntry> = collect(storage_sections, |name, section| adapters::storage(name, section, &names));
     let publishers: BTreeMap<String, PublisherEntry> =
         collect(publisher_sections, |name, section| adapters::publisher(name, section, &names));
 
-    let known = Adapters { storages: &storages, storage_names, publishers: &publishers, publisher_names };
+    let known = Adapters {
+        storages: &storages,
+        storage_names,
+        publishers: &publishers,
+        publisher_names,
+        router_names,
+        secret_names: names.secrets,
+    };
     let relays = relays::relays(root.list("relays"), &known);
     root.finish();
     Config {
@@ -76,6 +94,7 @@ fn sections(root: Section<'_>, file: &Path) -> Config {
         secrets,
         storages: storages.into_iter().map(|(name, entry)| (name, entry.adapter)).collect(),
         publishers: publishers.into_iter().map(|(name, entry)| (name, entry.publisher)).collect(),
+        routers,
         relays,
         admin,
         log,

@@ -89,6 +89,11 @@ impl<'a> Section<'a> {
         self.table.is_some()
     }
 
+    /// Whether a key is written. It is not known by this alone.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
     /// The path of a key in this section.
     pub(super) fn key(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
@@ -120,6 +125,11 @@ impl<'a> Section<'a> {
         self.problem(at, key, format!("is {} {found} where {expected} is expected", article(found)));
     }
 
+    /// A value that is no key of the file.
+    pub(super) fn fixed<T>(&self, value: T) -> Located<T> {
+        self.default(value)
+    }
+
     fn default<T>(&self, value: T) -> Located<T> {
         Located { value, at: self.at, written: false }
     }
@@ -139,7 +149,7 @@ impl<'a> Section<'a> {
     /// A text that must be there. `example` shows what to write.
     pub(super) fn required(&self, key: &'static str, example: &str) -> Option<Located<&'a str>> {
         let text = self.text(key);
-        if text.is_none() && self.table.is_none_or(|table| !table.contains_key(key)) {
+        if text.is_none() && !self.has(key) {
             self.problem(self.at, key, format!("is missing: add {key} = {example}"));
         }
         text.filter(|text| {

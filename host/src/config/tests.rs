@@ -1,7 +1,7 @@
 //! The reference file against the code, and a table of files that are wrong.
 
 use super::{Config, ConfigError, Places, Problems, load, parse, warnings, written_passwords};
-use crate::config::model::{Database, HostGrant, PostgresUrl, Registry, SecretSource, TlsMode};
+use crate::config::model::{Database, HostGrant, PostgresUrl, Registry, RouterKind, SecretSource, TlsMode};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -33,6 +33,13 @@ routes = [{ topic = "orders.*", publisher = "webhooks" }]
 [databases.server]
 url = "postgres://outhaul@db.example.com/shop"
 [registries."ghcr.io"]
+[routers.subscriptions]
+database = "main"
+table = "subscriptions"
+[routers.list]
+subscribers = [{ tenant = "acme", subscriber = "crm", url = "https://crm.example.com/hooks", topics = ["orders.*"] }]
+[routers.directory]
+plugin = "my-router"
 "#;
 
 fn read(text: &str) -> Result<Config, Problems> {
@@ -45,11 +52,21 @@ fn changed(from: &str, to: &str) -> Result<Config, Problems> {
     read(&MINIMAL.replacen(from, to, 1))
 }
 
+/// The reference file with its routers, which are comments there: most relays ask none, and these cannot be opened as they stand.
+fn with_routers() -> String {
+    let (before, rest) = REFERENCE.split_once("# Routers: ").unwrap();
+    let (routers, after) = rest.split_once("# A relay moves").unwrap();
+    let is_toml = |line: &&str| line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| !key.contains([' ', ':']));
+    let routers = routers.lines().map(|line| line.strip_prefix("# ").filter(is_toml).unwrap_or(line));
+    let routers = routers.skip(1).collect::<Vec<_>>().join("\n");
+    format!("{before}{routers}\n# A relay moves{after}")
+}
+
 #[test]
 fn the_reference_file_shows_the_defaults() {
     // All but where it stands.
     let read = |text| Config { places: Places::default(), ..read(text).unwrap() };
-    let (reference, minimal) = (read(REFERENCE), read(MINIMAL));
+    let (reference, minimal) = (read(&with_routers()), read(MINIMAL));
     assert_eq!(format!("{reference:#?}"), format!("{minimal:#?}"));
 }
 
@@ -59,21 +76,24 @@ fn the_reference_file_shows_every_key() {
     let mut wrong = String::from("xx = 1\n");
     for line in MINIMAL.lines() {
         let line = line.replace("publisher = \"webhooks\" }", "publisher = \"webhooks\", xx = 1 }");
+        let line = line.replace("[\"orders.*\"] }", "[\"orders.*\"], xx = 1 }");
         wrong.push_str(&line);
         wrong.push('\n');
         if line.starts_with('[') {
             wrong.push_str("xx = 1\n");
         }
         match line.as_str() {
+            "[routers.subscriptions]" => wrong.push_str("columns = { xx = 1 }\n"),
             "[[relays]]" => wrong.push_str("backoff = { xx = 1 }\npoll = { xx = 1 }\nbreaker = { xx = 1 }\n"),
-            "[storages.outbox]" | "[publishers.webhooks]" => wrong.push_str("limits = { xx = 1 }\n"),
+            "[storages.outbox]" | "[publishers.webhooks]" | "[routers.directory]" => wrong.push_str("limits = { xx = 1 }\n"),
             _ => {}
         }
     }
     wrong.push_str("[log]\nxx = 1\n[plugins]\nxx = 1\n");
+    wrong.push_str("[[relays]]\nfan_out = { keys = [{ xx = 1 }], delivery = { xx = 1 }, xx = 1 }\n");
     let problems = read(&wrong).unwrap_err();
     let sections = problems.list.iter().filter(|problem| problem.key.ends_with("xx")).count();
-    assert_eq!(sections, 18, "{problems}");
+    assert_eq!(sections, 27, "{problems}");
     let known: BTreeSet<&str> = problems.list.iter().flat_map(|problem| problem.known.iter().copied()).collect();
     assert!(known.len() > 40, "{known:?}");
     for key in known {
@@ -140,6 +160,38 @@ fn a_server_is_read_with_its_defaults() {
 fn without_the_section_there_is_no_admin_address() {
     assert!(changed("[admin]", "").unwrap().admin.is_none());
     assert_eq!(changed("[admin]", "[admin]\nlisten = \"[::]:1\"\nallow_remote = true").unwrap().admin.unwrap().listen.port(), 1);
+}
+
+#[test]
+fn routers_are_of_three_kinds() {
+    let routers = |from: &str, to: &str| changed(from, to).unwrap().routers;
+    let plain = read(MINIMAL).unwrap().routers;
+    let names: Vec<&str> = plain.iter().map(|router| router.name.as_str()).collect();
+    assert_eq!(names, ["directory", "list", "subscriptions"]);
+    let RouterKind::List(list) = &plain[1].kind else { panic!("{plain:?}") };
+    assert!(list[0].active && list[0].topics[0].is_match("orders.paid") && !list[0].topics[0].is_match("users"));
+    let shown = format!("{plain:?}");
+    assert!(!shown.contains("crm.example.com"), "a URL may be a credential: {shown}");
+
+    let columns = "table = \"hooks.subscriptions\"\nallow_secrets = [\"api-token\"]\ncolumns = { tenant = false, url = \"target\", revision = false }";
+    let routers_with = routers("table = \"subscriptions\"", columns);
+    let RouterKind::Table(table) = &routers_with[2].kind else { panic!("{routers_with:?}") };
+    assert_eq!(
+        (table.table.to_string().as_str(), table.secrets.as_slice()),
+        ("\"hooks\".\"subscriptions\"", &["api-token".to_owned()][..])
+    );
+    assert_eq!((table.columns.tenant.is_none(), table.columns.url.as_str()), (true, "target"));
+    assert_eq!(table.columns.active.as_ref().map(ToString::to_string).as_deref(), Some("\"active\""));
+    assert_eq!(routers_with[2].databases(), ["main"]);
+
+    let secrets = routers("url = \"https://crm.example.com/hooks\"", "url_secret = \"api-token\", authentication_secret = \"signing-key\"");
+    assert_eq!(secrets[1].secrets().collect::<Vec<_>>(), ["api-token", "signing-key"]);
+
+    let plugin = routers("plugin = \"my-router\"", "plugin = \"my-router\"\ndatabase = \"main\"\nconfig = { a = 1 }");
+    let adapter = plugin[0].plugin().unwrap();
+    assert_eq!(adapter.config, serde_json::json!({ "a": 1, "database": "main" }));
+    assert_eq!(adapter.grants.databases, ["main"]);
+    assert_eq!(plain[0].databases(), [""; 0]);
 }
 
 #[test]
@@ -263,6 +315,46 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     ("plugin = \"http-publisher\"", "plugin = \"../x\"", 14, "publishers.webhooks.plugin", "is not a name"),
     ("plugin = \"http-publisher\"", "plugin = \"oci://ghcr.io/a:1\"", 14, "publishers.webhooks.plugin", "has no digest"),
     ("plugin = \"http-publisher\"", "plugin = \"oci://a/b@sha256:00\"", 14, "publishers.webhooks.plugin", "is not a reference"),
+    // Routers.
+    ("[routers.list]", "[routers.outbox]", 28, "routers.outbox", "a storage is called \"outbox\" too"),
+    ("[routers.list]", "[routers.none]\n[routers.list]", 28, "routers.none", "says not where the subscribers come from: add plugin = "),
+    ("plugin = \"my-router\"", "plugin = \"a\"\ntable = \"b\"", 30, "routers.directory", "has both plugin and table"),
+    ("plugin = \"my-router\"", "plugin = \"a\"\nlanes = 4", 32, "routers.directory.lanes", "unknown key"),
+    ("plugin = \"my-router\"", "plugin = \"a\"\ndatabase = \"b\"", 32, "routers.directory.database", "there is no database \"b\""),
+    ("plugin = \"my-router\"", "plugin = \"a\"\nconfig.database = \"b\"", 32, "routers.directory.config.database", "set by the host"),
+    ("plugin = \"my-router\"", "plugin = \"a\"\nallow_secrets = [\"b\"]", 32, "routers.directory.allow_secrets", "no secret \"b\""),
+    ("table = \"subscriptions\"", "table = \"a.b.c\"", 27, "routers.subscriptions.table", "more than two parts"),
+    (
+        "table = \"subscriptions\"",
+        "table = \"a\"\ncolumns.tenat = \"b\"",
+        28,
+        "routers.subscriptions.columns.tenat",
+        "did you mean `tenant`?",
+    ),
+    ("table = \"subscriptions\"", "table = \"a\"\ncolumns.url = false", 28, "routers.subscriptions.columns.url", "a text is expected"),
+    ("table = \"subscriptions\"", "table = \"a\"\ncolumns.active = true", 28, "routers.subscriptions.columns.active", "or false"),
+    ("table = \"subscriptions\"", "table = \"a\"\nallow_secrets = [\"b\"]", 28, "routers.subscriptions.allow_secrets", "no secret \"b\""),
+    ("table = \"subscriptions\"", "table = \"a\"\nplugins = \"b\"", 28, "routers.subscriptions.plugins", "unknown key"),
+    ("topics = [\"orders.*\"]", "topics = [\"orders.{\"]", 29, "routers.list.subscribers[0].topics", "is not a pattern"),
+    ("topics = [\"orders.*\"]", "url_secret = \"api-token\"", 29, "routers.list.subscribers[0].url_secret", "contradicts url"),
+    (
+        "topics = [\"orders.*\"]",
+        "authentication_secret = \"a\"",
+        29,
+        "routers.list.subscribers[0].authentication_secret",
+        "no secret \"a\"",
+    ),
+    ("topics = [\"orders.*\"]", "signing_scope = \"\"", 29, "routers.list.subscribers[0].signing_scope", "is empty"),
+    ("url = \"https://crm.example.com/hooks\", ", "", 29, "routers.list.subscribers[0]", "says not where to: add url = "),
+    ("https://crm.example.com/hooks", "crm.example.com/hunter2", 29, "routers.list.subscribers[0].url", "not an absolute URL"),
+    ("https://crm", "https://u:hunter2@crm", 29, "routers.list.subscribers[0].url", "holds a user or a password"),
+    (
+        "topics = [\"orders.*\"] }",
+        "}, { tenant = \"acme\", subscriber = \"crm\", url = \"http://h\" }",
+        29,
+        "routers.list.subscribers[1].subscriber",
+        "subscribers[0] of the same tenant is called \"crm\" too",
+    ),
     // Registries.
     ("\"ghcr.io\"]", "\"Ghcr.io\"]", 24, "registries.Ghcr.io", "in lower case: \"ghcr.io\""),
     ("\"ghcr.io\"]", "ghcr]", 24, "registries.ghcr", "is not a registry's name"),

@@ -39,6 +39,8 @@ struct Defaults {
     allow_hosts: Vec<String>,
     insert_command: Option<String>,
     destination_command: Option<String>,
+    event: Option<String>,
+    unwanted: Option<String>,
 }
 
 impl Beside {
@@ -91,6 +93,11 @@ impl Beside {
         self.command(given, self.test.destination_command.as_ref(), "--destination-command")
     }
 
+    /// For a router: an event that somebody wants, and one that nobody wants.
+    pub(crate) fn events(&self) -> (Option<&str>, Option<&str>) {
+        (self.test.event.as_deref(), self.test.unwanted.as_deref())
+    }
+
     fn command(&self, given: Option<String>, own: Option<&String>, option: &'static str) -> Result<Option<ShellCommand>, SetupError> {
         match (given, own) {
             (Some(line), _) => Ok(Some(ShellCommand { line, folder: None })),
@@ -107,7 +114,7 @@ impl Beside {
 
     /// What the file is trusted with, for people; none: with nothing.
     pub(crate) fn trusted(&self) -> Option<String> {
-        let Defaults { config: _, allow_hosts, insert_command, destination_command } = &self.test;
+        let Defaults { config: _, allow_hosts, insert_command, destination_command, event: _, unwanted: _ } = &self.test;
         let commands = [insert_command, destination_command].into_iter().flatten().map(|line| format!("runs {line:?}"));
         let hosts = (!allow_hosts.is_empty()).then(|| format!("lets the component reach {}", allow_hosts.join(", ")));
         let told: Vec<String> = commands.chain(hosts).collect();

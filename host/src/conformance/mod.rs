@@ -1,15 +1,16 @@
-//! The conformance kit: the contract of `wit/outbox.wit`, looked at clause by clause in a component that nobody trusts.
+//! The conformance kit: the contract of `wit/`, looked at clause by clause in a component that nobody trusts.
 //!
 //! [`setup`] reads what is said of the component, and [`beside`] what a file beside it says, as far as that is trusted; [`shell`] runs the
 //! commands that they name. [`subject`] compiles it and opens it as a host does, [`clause`] is a clause and how clauses are run,
-//! [`report`] is what came of them. The clauses themselves are in [`storage`] and [`publisher`], which looks at a publisher from its
-//! [`destination`].
+//! [`report`] is what came of them. The clauses themselves are in [`storage`], in [`publisher`], which looks at a publisher from its
+//! [`destination`], and in [`router`].
 
 mod beside;
 mod clause;
 mod destination;
 mod publisher;
 pub(crate) mod report;
+mod router;
 pub(crate) mod setup;
 mod shell;
 mod stall;
@@ -37,7 +38,8 @@ fn listed<S>(clause: &Clause<S>) -> Listed {
 /// Every clause that there is.
 pub(crate) fn clauses() -> Vec<Listed> {
     let storages = storage::clauses().into_iter().map(listed);
-    storages.chain(publisher::clauses().into_iter().map(listed)).collect()
+    let publishers = publisher::clauses().into_iter().map(listed);
+    storages.chain(publishers).chain(router::clauses().into_iter().map(listed)).collect()
 }
 
 /// Why nothing was tested.
@@ -55,13 +57,17 @@ pub(crate) enum TestError {
     NotCleared(String),
 }
 
-/// Programs beside the kit, each a line for `sh`.
+/// What the kit is given besides, where it cannot know it: programs, each a line for `sh`, and events, each `TENANT/TOPIC`.
 #[derive(Debug, Default)]
-pub(crate) struct Commands {
+pub(crate) struct Given {
     /// For a storage that cannot insert: inserts messages.
     pub(crate) insert: Option<String>,
     /// For a publisher of another protocol than HTTP: a destination.
     pub(crate) destination: Option<String>,
+    /// For a router: an event that somebody wants.
+    pub(crate) event: Option<String>,
+    /// For a router: an event that nobody wants.
+    pub(crate) unwanted: Option<String>,
 }
 
 /// Runs the clauses for what the component is, or those of them that are named; `tell` is called with what came of each, and with how many
@@ -69,11 +75,11 @@ pub(crate) struct Commands {
 ///
 /// # Errors
 /// If nothing could be tested, or the database could not be cleared.
-pub(crate) async fn test(setup: Setup, commands: Commands, only: &[String], tell: impl FnMut(&Entry, usize)) -> Result<Report, TestError> {
+pub(crate) async fn test(setup: Setup, given: Given, only: &[String], tell: impl FnMut(&Entry, usize)) -> Result<Report, TestError> {
     match Subject::load(setup).await? {
         Subject::Storage(subject) => {
             let clauses = chosen(storage::clauses(), only, "storage")?;
-            let theatre = Theatre::new(subject, commands.insert).await?;
+            let theatre = Theatre::new(subject, given.insert).await?;
             let entries = run(&theatre, clauses, tell).await;
             if let Err(stop) = theatre.clear().await {
                 return Err(TestError::NotCleared(stop.to_string()));
@@ -82,7 +88,13 @@ pub(crate) async fn test(setup: Setup, commands: Commands, only: &[String], tell
         }
         Subject::Publisher(subject) => {
             let clauses = chosen(publisher::clauses(), only, "publisher")?;
-            let theatre = publisher::Theatre::new(subject, commands.destination).await?;
+            let theatre = publisher::Theatre::new(subject, given.destination).await?;
+            let entries = run(&theatre, clauses, tell).await;
+            Ok(Report::of(&theatre.subject.setup, entries))
+        }
+        Subject::Router(subject) => {
+            let clauses = chosen(router::clauses(), only, "router")?;
+            let theatre = router::Theatre::new(subject, given.event, given.unwanted).await?;
             let entries = run(&theatre, clauses, tell).await;
             Ok(Report::of(&theatre.subject.setup, entries))
         }

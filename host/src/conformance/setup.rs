@@ -5,6 +5,7 @@
 //! an operator's file: what is refused there is refused here, with the name of the option.
 
 use super::beside::Beside;
+use crate::config::model::{Database, RouterKind};
 use crate::config::{self, Config, Problem};
 use crate::plugin::{Inspection, PluginError, inspect};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(crate) struct SetupArgs {
     /// One of these settings, written as in TOML (may be repeated; wins over --settings).
     #[arg(long = "set", value_name = "KEY = VALUE")]
     set: Vec<String>,
-    /// For a storage: its database, as in outhaul.toml. Left out: fresh SQLite files.
+    /// For a storage: its database, as in outhaul.toml (left out: fresh SQLite files). For a router: the one that it may read.
     #[arg(long, value_name = "URL", env = "OUTHAUL_TEST_DATABASE", hide_env_values = true)]
     database: Option<String>,
     /// A secret that the adapter may read, and the environment variable that holds it (may be repeated).
@@ -81,7 +82,7 @@ pub(crate) enum SetupError {
     Refused(Vec<String>),
     /// The file is another kind of component.
     #[error(
-        "{} is no adapter: it exports {exports}; an adapter exports outhaul:adapter/storage@0.1.0 or outhaul:adapter/publisher@0.1.0",
+        "{} is no adapter: it exports {exports}; an adapter exports storage, publisher or router of outhaul:adapter@0.1",
         .file.display()
     )]
     NoAdapter { file: PathBuf, exports: String },
@@ -90,12 +91,13 @@ pub(crate) enum SetupError {
     Plugin(#[from] PluginError),
 }
 
-/// The two kinds of adapter.
+/// The kinds of adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Storage,
     Publisher,
+    Router,
 }
 
 impl Kind {
@@ -103,6 +105,7 @@ impl Kind {
         match self {
             Self::Storage => "storage",
             Self::Publisher => "publisher",
+            Self::Router => "router",
         }
     }
 }
@@ -214,27 +217,44 @@ impl Setup {
         let mut root = Table::from_iter([("secrets".to_owned(), Value::Table(self.secrets.iter().map(secret).collect()))]);
         let section = match self.kind {
             Kind::Publisher => "publishers",
-            Kind::Storage => {
-                let url = database.unwrap_or_default();
-                let mut main = Table::from_iter([("url".to_owned(), Value::from(url))]);
-                if url.starts_with("sqlite:") {
-                    // What is lost with the power is only a test.
-                    main.insert("synchronous".to_owned(), "normal".into());
-                }
-                root.insert("databases".to_owned(), only("main", main));
-                adapter.insert("database".to_owned(), "main".into());
-                "storages"
-            }
+            Kind::Storage => "storages",
+            Kind::Router => "routers",
         };
+        // A router needs none, and a publisher has none.
+        let database = match self.kind {
+            Kind::Publisher => None,
+            Kind::Storage => Some(database.unwrap_or_default()),
+            Kind::Router => database,
+        };
+        if let Some(url) = database {
+            let mut main = Table::from_iter([("url".to_owned(), Value::from(url))]);
+            if url.starts_with("sqlite:") {
+                // What is lost with the power is only a test.
+                main.insert("synchronous".to_owned(), "normal".into());
+            }
+            root.insert("databases".to_owned(), only("main", main));
+            adapter.insert("database".to_owned(), "main".into());
+        }
         root.insert(section.to_owned(), only(NAME, adapter));
         let mut config = config::parse(&root.to_string(), Path::new(NOWHERE)).map_err(|problems| {
             let told = problems.list.iter().map(|Problem { key, text, .. }| format!("{}{text}", option_of(key)));
             SetupError::Refused(told.collect())
         })?;
+        // The database is there for the test, and nobody else's.
+        for database in config.databases.values_mut() {
+            if let Database::Sqlite(sqlite) = database {
+                sqlite.allows_triggers = true;
+            }
+        }
         config.plugins.dir.clone_from(&self.folder);
         let adapters = config.storages.values_mut().chain(config.publishers.values_mut().map(|publisher| &mut publisher.adapter));
         // The name of a file may be one that no key of an operator's file could have.
         adapters.for_each(|adapter| adapter.plugin.clone_from(&self.plugin));
+        for router in &mut config.routers {
+            if let RouterKind::Plugin(adapter) = &mut router.kind {
+                adapter.plugin.clone_from(&self.plugin);
+            }
+        }
         Ok(config)
     }
 }
@@ -264,6 +284,8 @@ fn kind(inspection: &Inspection) -> Result<Kind, SetupError> {
         Ok(Kind::Storage)
     } else if exports("outhaul:adapter/publisher") {
         Ok(Kind::Publisher)
+    } else if exports("outhaul:adapter/router") {
+        Ok(Kind::Router)
     } else {
         let exports = if inspection.exports.is_empty() { "nothing".to_owned() } else { inspection.exports.join(", ") };
         Err(SetupError::NoAdapter { file: inspection.file.clone(), exports })
@@ -333,6 +355,19 @@ mod tests {
         assert_eq!((&storage.config, storage.plugin.as_str()), (&expected, "an adapter"));
         assert_eq!((storage.grants.hosts.len(), storage.grants.secrets.as_slice()), (2, &["key".to_owned()][..]));
         assert_eq!(storage.limits.call_timeout, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_router_has_a_database_only_if_it_is_given_one() {
+        let setup = setup("a = 1", Kind::Router);
+        let adapter = |config: Config| config.routers[0].plugin().unwrap().clone();
+        let without = adapter(setup.configure(None, &[], &[]).unwrap());
+        assert_eq!((without.plugin.as_str(), without.config), ("an adapter", serde_json::json!({ "a": 1 })));
+        let with = adapter(setup.configure(Some("sqlite:/tmp/a.db"), &[], &[]).unwrap());
+        assert_eq!(
+            (with.grants.databases.as_slice(), with.config),
+            (&["main".to_owned()][..], serde_json::json!({ "a": 1, "database": "main" }))
+        );
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The component under test, compiled once, and opened as a host opens it: as often as wanted, each time as if in another process.
 
 use super::setup::{Kind, Setup, SetupError};
+use crate::config::model::Router;
 use crate::metrics::Metrics;
-use crate::plugin::{Origin, PluginHost, PluginHostOptions, PreparedPublisher, PreparedStorage, PublisherPlugin, Skew, StoragePlugin};
+use crate::plugin::{
+    Origin, PluginHost, PluginHostOptions, PreparedPublisher, PreparedRouter, PreparedStorage, PublisherPlugin, RouterPlugin, Skew,
+    StoragePlugin,
+};
 use crate::sql::Databases;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +26,18 @@ pub(crate) struct PublisherSubject {
     prepared: PreparedPublisher,
 }
 
+/// A router under test.
+pub(crate) struct RouterSubject {
+    pub(crate) setup: Setup,
+    host: PluginHost,
+    prepared: PreparedRouter,
+}
+
 /// What is under test.
 pub(crate) enum Subject {
     Storage(StorageSubject),
     Publisher(PublisherSubject),
+    Router(RouterSubject),
 }
 
 impl Subject {
@@ -51,6 +63,10 @@ impl Subject {
             Kind::Publisher => {
                 let prepared = host.prepare_publisher(origin, &setup.plugin).await?;
                 Self::Publisher(PublisherSubject { host, prepared, setup })
+            }
+            Kind::Router => {
+                let prepared = host.prepare_router(origin, &setup.plugin).await?;
+                Self::Router(RouterSubject { host, prepared, setup })
             }
         })
     }
@@ -107,5 +123,19 @@ impl PublisherSubject {
         let publisher = config.publishers.into_values().next();
         let publisher = publisher.ok_or_else(|| SetupError::Refused(vec!["there is no publisher".to_owned()]))?;
         Ok(self.host.open_publisher(&self.prepared, Origin::first(&self.setup.folder), &publisher).await?)
+    }
+}
+
+impl RouterSubject {
+    /// Opens it with these settings, on the database that it was given, if it was given one.
+    ///
+    /// # Errors
+    /// If it does not open.
+    pub(crate) async fn open_as(&self, settings: Table) -> Result<Arc<RouterPlugin>, SetupError> {
+        let config = self.setup.configure_as(settings, self.setup.database.as_deref(), &[], &[])?;
+        let host = self.host.elsewhere(Databases::new(&config.databases, &config.secrets), Skew::None);
+        let adapter = config.routers.iter().find_map(Router::plugin);
+        let adapter = adapter.ok_or_else(|| SetupError::Refused(vec!["there is no router".to_owned()]))?;
+        Ok(host.open_router(&self.prepared, Origin::first(&self.setup.folder), adapter).await?)
     }
 }

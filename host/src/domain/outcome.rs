@@ -14,6 +14,10 @@ pub enum Outcome {
     Reject(Failure),
     /// Not tried, because an earlier message of its key was not delivered.
     Held,
+    /// Done, and the publisher has written that back itself. Of the host's own publishers only.
+    Settled,
+    /// No longer held, as the publisher found out in writing back. Of the host's own publishers only.
+    Lost,
 }
 
 /// What is written back to rows.

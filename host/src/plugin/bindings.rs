@@ -6,7 +6,7 @@
 pub(super) mod storage {
     wasmtime::component::bindgen!({
         path: "../wit",
-        world: "storage-adapter-full",
+        world: "storage-adapter-fan-out",
         imports: {
             "outhaul:adapter/sql": async | trappable,
             "outhaul:adapter/secrets": async | trappable,
@@ -34,7 +34,23 @@ pub(super) mod publisher {
     });
 }
 
+pub(super) mod router {
+    wasmtime::component::bindgen!({
+        path: "../wit",
+        world: "router-adapter",
+        imports: { default: trappable },
+        exports: { default: async },
+        with: {
+            "outhaul:adapter/outbox": super::storage::outhaul::adapter::outbox,
+            "outhaul:adapter/log": super::storage::outhaul::adapter::log,
+            "outhaul:adapter/secrets": super::storage::outhaul::adapter::secrets,
+            "outhaul:adapter/sql": super::storage::outhaul::adapter::sql,
+        },
+    });
+}
+
 pub(super) use publisher::exports::outhaul::adapter::publisher as publisher_export;
 pub(super) use publisher::outhaul::adapter::progress;
-pub(super) use storage::exports::outhaul::adapter::{storage as storage_export, storage_admin, storage_fused};
+pub(super) use router::exports::outhaul::adapter::router as router_export;
+pub(super) use storage::exports::outhaul::adapter::{storage as storage_export, storage_admin, storage_fan_out, storage_fused};
 pub(super) use storage::outhaul::adapter::{log, outbox, secrets, sql};

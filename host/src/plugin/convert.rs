@@ -3,9 +3,10 @@
 //! What comes from a guest is only translated here; [`super::storage`] and [`super::publisher`] check it. Texts of failures are
 //! cleaned and cut on the way in.
 
-use super::bindings::{outbox, storage_admin, storage_export as storage};
+use super::bindings::{outbox, router_export as router, storage_admin, storage_export as storage};
 use super::call::Notes;
 use crate::domain::{Batch, Column, Destinations, Failure, FailureCode, Outcome, Settlement, Verdict};
+use crate::ports::fan_out::{Inquiry, Subscription};
 use crate::ports::{ClaimRequest, Claimed, Description, Filter, Page, Row, RowState, Stats, WakeSource};
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ pub(super) fn failure_in(failure: outbox::Failure) -> Failure {
     clean
 }
 
-fn failure_out(failure: &Failure) -> outbox::Failure {
+pub(super) fn failure_out(failure: &Failure) -> outbox::Failure {
     outbox::Failure { code: code_out(&failure.code), detail: failure.detail.clone(), retry_after_ms: failure.retry_after.map(millis) }
 }
 
@@ -244,6 +245,22 @@ pub(super) fn page_in(page: storage_admin::Page) -> Page {
             .collect(),
         messages: page.messages.map(batch_in),
         next: page.next,
+    }
+}
+
+pub(super) fn inquiry_out(inquiry: &Inquiry) -> router::Inquiry {
+    router::Inquiry { tenant: inquiry.tenant.clone(), subscriber: inquiry.subscriber.clone(), topic: inquiry.topic.clone() }
+}
+
+pub(super) fn subscription_in(subscription: router::Subscription) -> Subscription {
+    Subscription {
+        tenant: subscription.tenant,
+        subscriber: subscription.subscriber,
+        principal: subscription.principal,
+        url: subscription.url,
+        signing_scope: subscription.signing_scope,
+        authentication: subscription.authentication,
+        revision: subscription.revision,
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-/// The two kinds of adapter.
+/// The kinds of adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Publisher,
     Storage,
+    Router,
 }
 
 impl fmt::Display for Kind {
@@ -14,6 +15,7 @@ impl fmt::Display for Kind {
         out.write_str(match self {
             Self::Publisher => "publisher",
             Self::Storage => "storage",
+            Self::Router => "router",
         })
     }
 }

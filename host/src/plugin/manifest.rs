@@ -18,7 +18,9 @@ const PACKAGE_VERSION: &str = "0.1.";
 const PUBLISHER: &str = "outhaul:adapter/publisher";
 const STORAGE: &str = "outhaul:adapter/storage";
 const FUSED: &str = "outhaul:adapter/storage-fused";
+const ROUTER: &str = "outhaul:adapter/router";
 const ADMIN: &str = "outhaul:adapter/storage-admin";
+const FAN_OUT: &str = "outhaul:adapter/storage-fan-out";
 
 /// What is wrong with a file that should be an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,10 +40,10 @@ pub enum ComponentFault {
     /// Its manifest cannot be read.
     #[error("has a manifest (custom section `outhaul-manifest`) that cannot be read: {0}")]
     Manifest(String),
-    /// It is no adapter, or one of the other kind.
+    /// It is no adapter, or one of another kind.
     #[error("is not a {needed}: it exports {found}, and {wanted} is needed")]
     WrongWorld {
-        /// `publisher` or `storage`.
+        /// `publisher`, `storage` or `router`.
         needed: &'static str,
         /// What it exports.
         found: String,
@@ -146,7 +148,13 @@ impl Anatomy {
             Some("publisher-adapter")
         } else if self.exports(STORAGE) {
             let full = self.exports(FUSED) && self.exports(ADMIN);
-            Some(if full { "storage-adapter-full" } else { "storage-adapter" })
+            Some(match full {
+                true if self.exports(FAN_OUT) => "storage-adapter-fan-out",
+                true => "storage-adapter-full",
+                false => "storage-adapter",
+            })
+        } else if self.exports(ROUTER) {
+            Some("router-adapter")
         } else {
             None
         }
@@ -160,12 +168,20 @@ impl Anatomy {
         self.check(STORAGE, "storage")
     }
 
+    pub(super) fn check_router(&self) -> Result<(), ComponentFault> {
+        self.check(ROUTER, "router")
+    }
+
     pub(super) fn has_fused(&self) -> bool {
         self.exports(FUSED)
     }
 
     pub(super) fn has_admin(&self) -> bool {
         self.exports(ADMIN)
+    }
+
+    pub(super) fn has_fan_out(&self) -> bool {
+        self.exports(FAN_OUT)
     }
 
     fn check(&self, wanted: &'static str, needed: &'static str) -> Result<(), ComponentFault> {
@@ -261,9 +277,20 @@ mod tests {
     fn the_wrong_world_is_named() {
         let storage = anatomy(&["outhaul:adapter/storage@0.1.0"], &[]);
         assert_eq!(storage.world(), Some("storage-adapter"));
+        let interfaces =
+            ["storage", "storage-fused", "storage-admin", "storage-fan-out"].map(|name| format!("outhaul:adapter/{name}@0.1.1"));
+        let interfaces: Vec<&str> = interfaces.iter().map(String::as_str).collect();
+        assert_eq!(anatomy(&interfaces[..3], &[]).world(), Some("storage-adapter-full"));
+        assert_eq!(anatomy(&interfaces, &[]).world(), Some("storage-adapter-fan-out"));
         assert_eq!(
             storage.check_publisher().unwrap_err().to_string(),
             "is not a publisher: it exports outhaul:adapter/storage@0.1.0, and outhaul:adapter/publisher is needed"
+        );
+        let router = anatomy(&["outhaul:adapter/router@0.1.1"], &[]);
+        assert_eq!((router.world(), router.check_router()), (Some("router-adapter"), Ok(())));
+        assert_eq!(
+            storage.check_router().unwrap_err().to_string(),
+            "is not a router: it exports outhaul:adapter/storage@0.1.0, and outhaul:adapter/router is needed"
         );
         // Also what is left of one that was cut between two sections.
         assert_eq!(

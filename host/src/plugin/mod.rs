@@ -2,8 +2,8 @@
 //! ports of [`crate::ports`]. Nothing outside of this module knows of WebAssembly.
 //!
 //! The way of a component: [`catalog`] finds and reads its file, [`manifest`] says what it is and asks for, [`cache`] compiles it
-//! once, [`grants`] decides what it may reach, [`state`] links it, [`instance`] runs it, and [`storage`] and [`publisher`] check
-//! everything that comes back. [`pins`] says which files may be loaded at all; [`sightings`] notices new ones, and a [`slot`] has
+//! once, [`grants`] decides what it may reach, [`state`] links it, [`instance`] runs it, and [`storage`], [`publisher`] and
+//! [`router`] check everything that comes back. [`pins`] says which files may be loaded at all; [`sightings`] notices new ones, and a [`slot`] has
 //! the generation that calls are given to.
 
 mod bindings;
@@ -12,8 +12,10 @@ mod call;
 mod catalog;
 mod clock;
 mod convert;
+mod convert_fan_out;
 mod denials;
 mod engine;
+mod fan_out;
 mod grants;
 mod identity;
 mod inspect;
@@ -25,6 +27,7 @@ mod net;
 mod pins;
 mod prepared;
 mod publisher;
+mod router;
 mod sightings;
 mod slot;
 mod sql_host;
@@ -36,8 +39,9 @@ pub use grants::Request;
 pub use inspect::{Inspection, inspect, inspect_bytes};
 pub use manifest::ComponentFault;
 pub use pins::{Pin, Pins, PinsError};
-pub use prepared::{PreparedPublisher, PreparedStorage};
+pub use prepared::{PreparedPublisher, PreparedRouter, PreparedStorage};
 pub use publisher::PublisherPlugin;
+pub use router::RouterPlugin;
 pub use sightings::{STILL, Sight, Sightings};
 pub use slot::Slot;
 pub use storage::StoragePlugin;
@@ -297,6 +301,15 @@ impl PluginHost {
     pub async fn load_publisher(&self, origin: Origin<'_>, publisher: &PublisherConfig) -> Result<Arc<PublisherPlugin>, PluginError> {
         let prepared = self.prepare_publisher(origin, &publisher.adapter.plugin).await?;
         self.open_publisher(&prepared, origin, publisher).await
+    }
+
+    /// Loads and opens a generation of a router.
+    ///
+    /// # Errors
+    /// If there is no such component, it is not pinned, it is not a router, it does not link, or its `open` fails.
+    pub async fn load_router(&self, origin: Origin<'_>, adapter: &AdapterConfig) -> Result<Arc<RouterPlugin>, PluginError> {
+        let prepared = self.prepare_router(origin, &adapter.plugin).await?;
+        self.open_router(&prepared, origin, adapter).await
     }
 
     /// Compiles a component, or loads what was compiled before, and links it.

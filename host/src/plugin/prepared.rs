@@ -6,6 +6,7 @@ use super::identity::Kind;
 use super::instance::Adapter;
 use super::manifest::{Anatomy, ComponentFault};
 use super::publisher::{PublisherPlugin, PublisherWorld};
+use super::router::{self, RouterPlugin, RouterWorld};
 use super::state::State;
 use super::storage::{self, StoragePlugin, StorageWorld};
 use super::{AdapterConfig, Generation, Inner, Origin, PluginError, PluginHost, PublisherConfig, catalog, convert, import};
@@ -25,7 +26,24 @@ pub struct PreparedStorage(Prepared);
 /// A publisher's component, ready to be opened.
 pub struct PreparedPublisher(Prepared);
 
+/// A router's component, ready to be opened.
+pub struct PreparedRouter(Prepared);
+
 impl PreparedStorage {
+    /// Which component it is.
+    #[must_use]
+    pub fn generation(&self) -> &Generation {
+        &self.0.generation
+    }
+
+    /// Whether it keeps deliveries.
+    #[must_use]
+    pub fn has_fan_out(&self) -> bool {
+        self.0.anatomy.has_fan_out()
+    }
+}
+
+impl PreparedPublisher {
     /// Which component it is.
     #[must_use]
     pub fn generation(&self) -> &Generation {
@@ -33,7 +51,7 @@ impl PreparedStorage {
     }
 }
 
-impl PreparedPublisher {
+impl PreparedRouter {
     /// Which component it is.
     #[must_use]
     pub fn generation(&self) -> &Generation {
@@ -66,6 +84,14 @@ impl PluginHost {
         self.prepare(origin, plugin, Anatomy::check_publisher, PublisherWorld::link).await.map(PreparedPublisher)
     }
 
+    /// Reads, compiles and links a router.
+    ///
+    /// # Errors
+    /// If there is no such component, it is not pinned, it is not a router, or it does not link.
+    pub async fn prepare_router(&self, origin: Origin<'_>, plugin: &str) -> Result<PreparedRouter, PluginError> {
+        self.prepare(origin, plugin, Anatomy::check_router, RouterWorld::link).await.map(PreparedRouter)
+    }
+
     async fn prepare(
         &self,
         origin: Origin<'_>,
@@ -93,7 +119,7 @@ impl PluginHost {
         let world = StorageWorld::of(pre, anatomy).map_err(|error| import(&generation.file, &error))?;
         let shared = self.shared(Kind::Storage, adapter, anatomy, origin)?;
         let config = adapter.config.to_string();
-        let loaded = Adapter::new(world, shared, pre.clone(), config, self.0.metrics.clone(), storage::INSTANCES);
+        let loaded = Adapter::new(world, shared, pre.clone(), config, self.0.metrics.clone(), storage::instances(anatomy));
         let description = loaded.start().await.map_err(PluginError::Open)?;
         let description = convert::description_in(description, anatomy.has_fused());
         let description = storage::check_description(&loaded, description).map_err(PluginError::Open)?;
@@ -118,5 +144,24 @@ impl PluginHost {
         let loaded = Adapter::new(world, shared, pre.clone(), config, self.0.metrics.clone(), publisher.lanes);
         loaded.start().await.map_err(PluginError::Open)?;
         Ok(Arc::new(PublisherPlugin::new(loaded, generation.clone())))
+    }
+
+    /// Opens a router.
+    ///
+    /// # Errors
+    /// If it does not export what its world has, its files for TLS cannot be used, or its `open` fails.
+    pub async fn open_router(
+        &self,
+        prepared: &PreparedRouter,
+        origin: Origin<'_>,
+        adapter: &AdapterConfig,
+    ) -> Result<Arc<RouterPlugin>, PluginError> {
+        let Prepared { pre, anatomy, generation } = &prepared.0;
+        let world = RouterWorld::of(pre).map_err(|error| import(&generation.file, &error))?;
+        let shared = self.shared(Kind::Router, adapter, anatomy, origin)?;
+        let config = adapter.config.to_string();
+        let loaded = Adapter::new(world, shared, pre.clone(), config, self.0.metrics.clone(), router::INSTANCES);
+        loaded.start().await.map_err(PluginError::Open)?;
+        Ok(Arc::new(RouterPlugin::new(loaded, generation.clone())))
     }
 }

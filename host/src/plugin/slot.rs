@@ -2,6 +2,8 @@
 //! generation that it began with, which lives until its last call has ended; instances that are idle go at once.
 
 use crate::domain::{Batch, Column, Failure, Outcome, Settlement};
+use crate::ports::fan_out::{DeliverySettlement, DeliveryStats, Events, Expansion, FanOutStorage};
+use crate::ports::fan_out::{Inquiry, Router, Subscription};
 use crate::ports::{ClaimRequest, Claimed, Description, PublishCall, Publisher, Stats, Storage, Turn};
 use async_trait::async_trait;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,6 +42,22 @@ impl<P: Publisher> Publisher for Slot<P> {
     }
 }
 
+#[async_trait]
+impl<R: Router> Router for Slot<R> {
+    async fn expand(
+        &self,
+        events: &Batch,
+        tenants: &[String],
+        deadline: Duration,
+    ) -> Result<Vec<Result<Vec<Subscription>, Failure>>, Failure> {
+        Self::current(self).expand(events, tenants, deadline).await
+    }
+
+    async fn current(&self, inquiries: &[Inquiry], deadline: Duration) -> Result<Vec<Result<Option<Subscription>, Failure>>, Failure> {
+        Router::current(&*Self::current(self), inquiries, deadline).await
+    }
+}
+
 /// A generation may take another's place between any two calls, as a fresh instance may after a trap; but only if it describes
 /// itself in the same way ([`Storage::description`]), since the relay has asked once.
 #[async_trait]
@@ -69,10 +87,37 @@ impl<S: Storage> Storage for Slot<S> {
     }
 }
 
+#[async_trait]
+impl<S: FanOutStorage> FanOutStorage for Slot<S> {
+    async fn claim_events(&self, request: &ClaimRequest, tenant: Option<&str>) -> Result<Events, Failure> {
+        self.current().claim_events(request, tenant).await
+    }
+
+    async fn expand(&self, worker: &str, expansions: &[Expansion], deliveries: &Batch) -> Result<Vec<String>, Failure> {
+        self.current().expand(worker, expansions, deliveries).await
+    }
+
+    async fn claim_deliveries(&self, request: &ClaimRequest, tenant: Option<&str>, horizon: Option<Duration>) -> Result<Claimed, Failure> {
+        self.current().claim_deliveries(request, tenant, horizon).await
+    }
+
+    async fn settle_deliveries(&self, worker: &str, settlements: &[DeliverySettlement]) -> Result<Vec<String>, Failure> {
+        self.current().settle_deliveries(worker, settlements).await
+    }
+
+    async fn extend_deliveries(&self, worker: &str, ids: &Column, lease: Duration) -> Result<Vec<String>, Failure> {
+        self.current().extend_deliveries(worker, ids, lease).await
+    }
+
+    async fn delivery_stats(&self) -> Result<DeliveryStats, Failure> {
+        self.current().delivery_stats().await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports::LeaseEnd;
+    use crate::ports::{LeaseEnd, Workers};
     use tokio::sync::{Semaphore, mpsc};
     use tokio_util::sync::CancellationToken;
 
@@ -96,6 +141,7 @@ mod tests {
             reports: mpsc::unbounded_channel().0,
             lease: Arc::new(LeaseEnd::new(tokio::time::Instant::now() + Duration::from_secs(1))),
             cancel: CancellationToken::new(),
+            workers: Workers::default(),
         }
     }
 

@@ -4,8 +4,9 @@
 //! Several instances work at once, so that claiming, settling and renewing leases do not wait for each other.
 
 use super::Generation;
-use super::bindings::{outbox, sql, storage_admin, storage_export as export, storage_fused};
+use super::bindings::{outbox, sql, storage_admin, storage_export as export, storage_fan_out, storage_fused};
 use super::convert;
+use super::fan_out::CALLS;
 use super::instance::{Adapter, BoxFuture, Call, World};
 use super::manifest::Anatomy;
 use super::state::State;
@@ -17,14 +18,18 @@ use std::time::Duration;
 use wasmtime::Store;
 use wasmtime::component::{HasSelf, Instance, InstancePre, Linker};
 
-/// Instances of one storage: one each for claim, settle and extend, and one for what a person asks.
-pub(super) const INSTANCES: usize = 4;
+/// Instances of one storage: one each for claim, settle and extend, and one for what a person asks. With fan-out, deliveries have as many
+/// calls again, and events are expanded by two at once.
+pub(super) fn instances(anatomy: &Anatomy) -> usize {
+    if anatomy.has_fan_out() { 9 } else { 4 }
+}
 
 /// The exports of the world: the required one and those that the component has besides.
 pub(super) struct StorageWorld {
     storage: export::GuestIndices,
     fused: Option<storage_fused::GuestIndices>,
     admin: Option<storage_admin::GuestIndices>,
+    fan_out: Option<storage_fan_out::GuestIndices>,
 }
 
 /// The exports of one instance.
@@ -32,6 +37,7 @@ pub(super) struct Exports {
     storage: export::Guest,
     fused: Option<storage_fused::Guest>,
     admin: Option<storage_admin::Guest>,
+    pub(super) fan_out: Option<storage_fan_out::Guest>,
 }
 
 impl StorageWorld {
@@ -40,6 +46,7 @@ impl StorageWorld {
             storage: export::GuestIndices::new(pre)?,
             fused: anatomy.has_fused().then(|| storage_fused::GuestIndices::new(pre)).transpose()?,
             admin: anatomy.has_admin().then(|| storage_admin::GuestIndices::new(pre)).transpose()?,
+            fan_out: anatomy.has_fan_out().then(|| storage_fan_out::GuestIndices::new(pre)).transpose()?,
         })
     }
 
@@ -55,7 +62,8 @@ impl World for StorageWorld {
 
     fn calls(&self) -> Vec<&'static str> {
         let fused = self.fused.as_ref().map(|_| "settle-and-claim");
-        ["claim", "settle", "extend", "stats"].into_iter().chain(fused).collect()
+        let fan_out = self.fan_out.as_ref().map(|_| CALLS).into_iter().flatten();
+        ["claim", "settle", "extend", "stats"].into_iter().chain(fused).chain(fan_out).collect()
     }
 
     fn load(&self, store: &mut Store<State>, instance: &Instance) -> wasmtime::Result<Exports> {
@@ -63,6 +71,7 @@ impl World for StorageWorld {
             storage: self.storage.load(&mut *store, instance)?,
             fused: self.fused.as_ref().map(|fused| fused.load(&mut *store, instance)).transpose()?,
             admin: self.admin.as_ref().map(|admin| admin.load(&mut *store, instance)).transpose()?,
+            fan_out: self.fan_out.as_ref().map(|fan_out| fan_out.load(&mut *store, instance)).transpose()?,
         })
     }
 
@@ -88,10 +97,11 @@ pub(super) fn check_description(adapter: &Adapter<StorageWorld>, description: De
 
 /// A storage that runs in the sandbox.
 pub struct StoragePlugin {
-    adapter: Adapter<StorageWorld>,
+    pub(super) adapter: Adapter<StorageWorld>,
     description: Description,
     has_fused: bool,
     has_admin: bool,
+    has_fan_out: bool,
     generation: Generation,
 }
 
@@ -103,7 +113,8 @@ impl std::fmt::Debug for StoragePlugin {
 
 impl StoragePlugin {
     pub(super) fn new(adapter: Adapter<StorageWorld>, description: Description, anatomy: &Anatomy, generation: Generation) -> Self {
-        Self { adapter, description, has_fused: anatomy.has_fused(), has_admin: anatomy.has_admin(), generation }
+        let (has_fused, has_admin, has_fan_out) = (anatomy.has_fused(), anatomy.has_admin(), anatomy.has_fan_out());
+        Self { adapter, description, has_fused, has_admin, has_fan_out, generation }
     }
 
     /// Which component it is.
@@ -124,29 +135,40 @@ impl StoragePlugin {
         self.has_admin
     }
 
-    fn of(&self, name: &'static str) -> Call {
+    /// Whether the component keeps deliveries ([`crate::ports::fan_out::FanOutStorage`]).
+    #[must_use]
+    pub fn has_fan_out(&self) -> bool {
+        self.has_fan_out
+    }
+
+    pub(super) fn of(&self, name: &'static str) -> Call {
         Call::of(name, self.adapter.shared().limits.call_timeout)
     }
 
-    fn nonsense(&self, call: &'static str, text: &str) -> Failure {
+    pub(super) fn nonsense(&self, call: &'static str, text: &str) -> Failure {
         self.adapter.nonsense(call, text)
     }
 
     /// The request, with no more bytes than the adapter can hand over and hold: after the commit it is too late to find that out.
-    fn request_out(&self, request: &ClaimRequest) -> export::ClaimRequest {
+    pub(super) fn request_out(&self, request: &ClaimRequest) -> export::ClaimRequest {
         let most = self.adapter.shared().limits.most_claimed_bytes();
         let mut out = convert::request_out(request);
         out.max_bytes = out.max_bytes.min(u64::try_from(most).unwrap_or(u64::MAX));
         out
     }
 
-    fn check_claimed(&self, call: &'static str, claimed: &Claimed, request: &ClaimRequest) -> Result<(), Failure> {
+    pub(super) fn check_claimed(&self, call: &'static str, claimed: &Claimed, request: &ClaimRequest) -> Result<(), Failure> {
         let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
         claimed.batch.check(limit).map_err(|fault| self.nonsense(call, &format!("returned a broken batch: {fault}")))
     }
 
     /// Ids that the guest says are lost must be among those that it was given.
-    fn check_lost<'a>(&self, call: &'static str, lost: &[String], given: impl Iterator<Item = &'a Column>) -> Result<(), Failure> {
+    pub(super) fn check_lost<'a>(
+        &self,
+        call: &'static str,
+        lost: &[String],
+        given: impl Iterator<Item = &'a Column>,
+    ) -> Result<(), Failure> {
         if lost.is_empty() {
             return Ok(());
         }

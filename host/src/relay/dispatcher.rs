@@ -2,9 +2,11 @@
 //!
 //! A key is *ready* while it has queued messages, none of them is in a call, and none of its earlier messages failed in a call
 //! that is still running (`halted`). A call takes one message of every ready key in turn, then further ones of the same keys:
-//! many keys side by side first, runs of a key only to fill the batch. Pure: time comes in as a parameter.
+//! many keys side by side first, runs of a key only to fill the batch. Where messages go to different parties, a call takes none to a party
+//! that has messages in another one. Pure: time comes in as a parameter.
 
 use super::leases::Lease;
+use super::parties::{Party, PartyId};
 use crate::domain::{Batch, Message};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +22,7 @@ pub(super) struct Entry {
     batch: Arc<Batch>,
     index: usize,
     key: Option<KeyId>,
+    party: Option<PartyId>,
     pub(super) bytes: usize,
     /// Index of the publisher that it goes to.
     pub(super) publisher: usize,
@@ -68,6 +71,8 @@ pub(super) struct Admission {
     pub(super) batch: Arc<Batch>,
     pub(super) index: usize,
     pub(super) publisher: usize,
+    /// Whom it goes to, where messages go to different parties.
+    pub(super) party: Option<Arc<str>>,
     pub(super) epoch: u32,
     pub(super) lease_until: Instant,
 }
@@ -80,6 +85,23 @@ pub(super) struct CallLimits {
     pub(super) bytes: usize,
     /// Messages whose lease ends before this wait for its renewal.
     pub(super) lease_past: Instant,
+    pub(super) now: Instant,
+}
+
+/// To which parties a call goes.
+pub(super) enum Whom<'a> {
+    All,
+    /// To those of which this says the same.
+    Where(&'a dyn Fn(&str) -> bool, bool),
+}
+
+impl Whom<'_> {
+    fn is(&self, mark: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Where(holds, wanted) => holds(mark) == *wanted,
+        }
+    }
 }
 
 /// See the module.
@@ -90,6 +112,8 @@ pub(super) struct Dispatcher {
     entries: Slab<Entry>,
     keys: Slab<KeyQueue>,
     by_name: HashMap<Arc<str>, KeyId>,
+    parties: Slab<Party>,
+    by_mark: HashMap<Arc<str>, PartyId>,
     /// By publisher.
     ready: Vec<VecDeque<Ready>>,
     queued: usize,
@@ -105,6 +129,8 @@ impl Dispatcher {
             entries: Slab::new(),
             keys: Slab::new(),
             by_name: HashMap::new(),
+            parties: Slab::new(),
+            by_mark: HashMap::new(),
             ready: vec![VecDeque::new(); publishers],
             queued: 0,
             bytes: 0,
@@ -157,11 +183,16 @@ impl Dispatcher {
 
     /// Takes in a claimed message, behind the earlier ones of its key.
     pub(super) fn admit(&mut self, admission: Admission) {
-        let Admission { batch, index, publisher, epoch, lease_until } = admission;
+        let Admission { batch, index, publisher, party, epoch, lease_until } = admission;
         let message = batch.message(index);
         let bytes = message.bytes();
         let key = message.key().map(|name| self.key(name));
-        let entry = Entry { batch, index, key, bytes, publisher, epoch, lease_until, alone: false, in_call: false };
+        let party = party.map(|mark| self.party(mark));
+        if let Some(party) = party.and_then(|party| self.parties.get_mut(party)) {
+            party.messages += 1;
+            party.bytes += bytes;
+        }
+        let entry = Entry { batch, index, key, party, bytes, publisher, epoch, lease_until, alone: false, in_call: false };
         let id = self.entries.insert(entry);
         self.queued += 1;
         self.bytes += bytes;
@@ -175,6 +206,30 @@ impl Dispatcher {
                 self.list_key(key);
             }
         }
+    }
+
+    fn party(&mut self, mark: Arc<str>) -> PartyId {
+        if let Some(party) = self.by_mark.get(&mark) {
+            return *party;
+        }
+        let party = self.parties.insert(Party::new(Arc::clone(&mark)));
+        self.by_mark.insert(mark, party);
+        party
+    }
+
+    /// A party with messages here.
+    pub(super) fn party_of(&self, mark: &str) -> Option<&Party> {
+        self.by_mark.get(mark).and_then(|party| self.parties.get(*party))
+    }
+
+    pub(super) fn parties(&self) -> impl Iterator<Item = &Party> {
+        self.parties.iter().map(|(_, party)| party)
+    }
+
+    /// Takes out what is queued for a party.
+    pub(super) fn take_queued_of(&mut self, mark: &str) -> Vec<Entry> {
+        let Some(party) = self.by_mark.get(mark).copied() else { return Vec::new() };
+        self.take_queued_if(|entry| entry.party == Some(party))
     }
 
     fn key(&mut self, name: &str) -> KeyId {
@@ -211,11 +266,13 @@ impl Dispatcher {
     }
 
     /// Takes messages for one call to `publisher`; empty: nothing is ready.
-    pub(super) fn assemble(&mut self, publisher: usize, limits: CallLimits) -> Vec<EntryId> {
+    pub(super) fn assemble(&mut self, publisher: usize, limits: CallLimits, whom: &Whom<'_>) -> Vec<EntryId> {
         let mut taken = Vec::new();
         let mut bytes = 0;
         let mut waiting = VecDeque::new();
         let mut started: VecDeque<KeyId> = VecDeque::new();
+        // Whether each party looked at may be in this call.
+        let mut fit: HashMap<PartyId, bool> = HashMap::new();
         while taken.len() < limits.messages {
             let next = self.ready.get_mut(publisher).and_then(VecDeque::pop_front);
             let item = match next {
@@ -237,7 +294,11 @@ impl Dispatcher {
             };
             let Some(entry) = self.entries.get_mut(id) else { continue };
             let first_of_key = next.is_some();
-            if entry.lease_until <= limits.lease_past {
+            let fits = entry.party.is_none_or(|id| {
+                let look = || self.parties.get(id).is_some_and(|party| party.in_call == 0 && whom.is(&party.mark));
+                *fit.entry(id).or_insert_with(look)
+            });
+            if !fits || entry.lease_until <= limits.lease_past {
                 if first_of_key {
                     waiting.push_back(item);
                 }
@@ -252,6 +313,10 @@ impl Dispatcher {
             }
             bytes += entry.bytes;
             entry.in_call = true;
+            if let Some(party) = entry.party.and_then(|party| self.parties.get_mut(party)) {
+                party.in_call += 1;
+                party.since.get_or_insert(limits.now);
+            }
             let alone = entry.alone;
             taken.push(id);
             self.queued -= 1;
@@ -322,6 +387,9 @@ impl Dispatcher {
         for id in ids.iter().rev() {
             let Some(entry) = self.entries.get_mut(*id).filter(|entry| entry.in_call) else { continue };
             entry.in_call = false;
+            if let Some(party) = entry.party.and_then(|party| self.parties.get_mut(party)) {
+                party.leaves_call();
+            }
             entry.alone |= alone;
             self.queued += 1;
             match entry.key {
@@ -411,6 +479,17 @@ impl Dispatcher {
     fn remove(&mut self, id: EntryId) -> Option<Entry> {
         let entry = self.entries.try_remove(id)?;
         self.bytes -= entry.bytes;
+        if let Some((id, party)) = entry.party.and_then(|id| Some((id, self.parties.get_mut(id)?))) {
+            party.messages -= 1;
+            party.bytes -= entry.bytes;
+            if entry.in_call {
+                party.leaves_call();
+            }
+            if party.messages == 0 {
+                let party = self.parties.remove(id);
+                self.by_mark.remove(&party.mark);
+            }
+        }
         if entry.in_call {
             if let Some(queue) = entry.key.and_then(|key| self.keys.get_mut(key)) {
                 queue.in_call -= 1;
@@ -451,7 +530,7 @@ mod tests {
             let batch = Arc::new(batch);
             let lease_until = self.now + Duration::from_secs(60);
             for index in 0..batch.len() {
-                self.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher, epoch: 0, lease_until });
+                self.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher, party: None, epoch: 0, lease_until });
             }
         }
 
@@ -460,8 +539,8 @@ mod tests {
         }
 
         fn call_to(&mut self, publisher: usize, messages: usize) -> Vec<(EntryId, String)> {
-            let limits = CallLimits { messages, bytes: 1000, lease_past: self.now };
-            let ids = self.dispatcher.assemble(publisher, limits);
+            let limits = CallLimits { messages, bytes: 1000, lease_past: self.now, now: self.now };
+            let ids = self.dispatcher.assemble(publisher, limits, &Whom::All);
             ids.into_iter().map(|id| (id, self.dispatcher.entry(id).unwrap().message().id().to_owned())).collect()
         }
     }
@@ -550,8 +629,8 @@ mod tests {
         let mut bench = Bench::new(true);
         bench.admit(&[("1", Some("a")), ("2", None)]);
         let end = bench.now + Duration::from_secs(60);
-        let limits = CallLimits { messages: 10, bytes: 1000, lease_past: end };
-        assert!(bench.dispatcher.assemble(0, limits).is_empty());
+        let limits = CallLimits { messages: 10, bytes: 1000, lease_past: end, now: bench.now };
+        assert!(bench.dispatcher.assemble(0, limits, &Whom::All).is_empty());
         assert_eq!(bench.dispatcher.take_expired(end).len(), 2);
         bench.admit(&[("3", None)]);
         assert_eq!(ids(&bench.call(10)), ["3"]);
@@ -568,10 +647,43 @@ mod tests {
         let batch = Arc::new(batch);
         for index in 0..2 {
             let lease_until = bench.now + Duration::from_secs(60);
-            bench.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher: 0, epoch: 0, lease_until });
+            bench.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher: 0, party: None, epoch: 0, lease_until });
         }
         assert_eq!(ids(&bench.call(10)), ["1"]);
         assert_eq!(ids(&bench.call(10)), ["2"]);
+    }
+
+    #[test]
+    fn a_party_is_in_one_call_at_a_time_and_calls_can_be_for_some_of_them() {
+        let mut bench = Bench::new(true);
+        let mut batch = Batch::default();
+        for (id, key) in [("1", Some("x")), ("2", None), ("3", None), ("4", Some("x"))] {
+            batch.push(&NewMessage { id: Some(id), topic: "t", key, attempts: 1, ..NewMessage::default() });
+        }
+        let (batch, lease_until) = (Arc::new(batch), bench.now + Duration::from_secs(60));
+        for (index, party) in ["a", "a", "b", "a"].into_iter().enumerate() {
+            let party = Some(Arc::from(party));
+            bench.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher: 0, party, epoch: 0, lease_until });
+        }
+        let now = bench.now;
+        let limits = |messages| CallLimits { messages, bytes: 1000, lease_past: now, now };
+        let slow = |mark: &str| mark == "b";
+        let first = bench.dispatcher.assemble(0, limits(1), &Whom::Where(&slow, false));
+        let id = |bench: &Bench, entry: EntryId| bench.dispatcher.entry(entry).unwrap().message().id().to_owned();
+        assert_eq!(id(&bench, first[0]), "1");
+        assert!(bench.dispatcher.assemble(0, limits(9), &Whom::Where(&slow, false)).is_empty(), "a is in a call");
+        let second = bench.dispatcher.assemble(0, limits(9), &Whom::Where(&slow, true));
+        assert_eq!(second.iter().map(|entry| id(&bench, *entry)).collect::<Vec<_>>(), ["3"]);
+        let party = bench.dispatcher.party_of("a").unwrap();
+        assert_eq!((party.messages, party.in_call, party.since), (3, 1, Some(now)));
+        bench.dispatcher.requeue(&first, false);
+        assert_eq!(bench.dispatcher.party_of("a").unwrap().since, None);
+        let again = bench.dispatcher.assemble(0, limits(9), &Whom::All);
+        assert_eq!(again.iter().map(|entry| id(&bench, *entry)).collect::<Vec<_>>(), ["2", "1", "4"]);
+        for entry in again.into_iter().chain(second) {
+            bench.dispatcher.finish(entry).unwrap();
+        }
+        assert_eq!((bench.dispatcher.parties().count(), bench.dispatcher.by_mark.len(), bench.dispatcher.queued()), (0, 0, 0));
     }
 
     #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use super::guard::guarded;
 use super::pipeline::Event;
 use crate::domain::{Batch, Outcome};
-use crate::ports::{LeaseEnd, PublishCall, Publisher};
+use crate::ports::{LeaseEnd, PublishCall, Publisher, Workers};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) type CallId = u64;
 
 /// Publishes one batch.
+#[allow(clippy::too_many_arguments, reason = "one call, and where its parts come from")]
 pub(super) async fn publish(
     id: CallId,
     publisher: Arc<dyn Publisher>,
@@ -21,11 +22,12 @@ pub(super) async fn publish(
     deadline: Duration,
     lease: Arc<LeaseEnd>,
     cancel: CancellationToken,
+    workers: Workers,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let started = Instant::now();
     let (reports, mut reported) = mpsc::unbounded_channel();
-    let call = PublishCall { deadline, reports, lease, cancel };
+    let call = PublishCall { deadline, reports, lease, cancel, workers };
     let forward = |(index, outcome): (usize, Outcome)| {
         let _ = events.send(Event::Reported { call: id, index, outcome });
     };

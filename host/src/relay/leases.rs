@@ -41,12 +41,6 @@ pub(super) struct Lease {
     pub(super) until: Instant,
 }
 
-/// The worker name of an epoch: a new epoch starts whenever a lease has ended, so that rows claimed before it can be told from
-/// rows claimed again since.
-pub(super) fn worker(base: &str, epoch: u32) -> String {
-    format!("{base}.{epoch}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +51,5 @@ mod tests {
         let now = Instant::now();
         let window = leases.renew_before(now) - leases.dispatch_after(now);
         assert!(window >= leases.tick() * 4, "{window:?}");
-        assert_eq!(worker("a", 3), "a.3");
     }
 }

@@ -17,6 +17,9 @@
 //!   claimed --> queued --> in a call --+--> delivered ................ Delivered
 //!     |           |  ^         |       +--> retry, attempts left ..... Retry, its key's followers: Release
 //!     |           |  +---------+       +--> retry, attempts used up .. Dead
+//!     |           |                    +--> settled by the publisher .. nothing: it is written already
+//!     |           |                    +--> nobody to ask (halves) .. Release, after the first time
+//!     |           |                    +--> lost ..................... nothing, its key's followers: Release
 //!     |           |   held, or the     +--> reject ................... Dead
 //!     |           |   call failed      +--> outage, breaker open ..... Release
 //!     |           +--> shutdown, or breaker open ..................... Release
@@ -35,10 +38,12 @@ mod breaker;
 mod dispatcher;
 mod faults;
 mod guard;
+mod half;
 mod health;
 mod lane;
 mod leases;
 mod outcomes;
+mod parties;
 mod pipeline;
 mod poller;
 mod renewal;
@@ -47,7 +52,9 @@ mod settler;
 mod store;
 #[cfg(test)]
 mod tests;
+mod waits;
 
+pub use half::{Half, Parties};
 pub use health::Health;
 
 use crate::config;
@@ -99,6 +106,10 @@ pub struct Parts {
     pub mode: Mode,
     /// What it says of itself.
     pub health: Arc<Health>,
+    /// Cancelled when what inserts its rows has ended: a drain does not end before. None: nothing of this process does.
+    pub feeder: Option<CancellationToken>,
+    /// Half of a fan-out; none: a pipeline that publishes rows.
+    pub half: Option<Half>,
 }
 
 /// How to end.

@@ -2,6 +2,7 @@
 
 use super::breaker::Change;
 use super::dispatcher::{Entry, EntryId};
+use super::half;
 use super::lane::CallId;
 use super::pipeline::{Call, Pipeline};
 use crate::domain::{Failure, FailureCode, Outcome, Verdict};
@@ -31,6 +32,7 @@ impl Pipeline {
         let Some(call) = self.calls.remove(&id) else { return };
         if let Some(destination) = self.destinations.get_mut(call.publisher) {
             destination.calls -= 1;
+            destination.slow_calls -= usize::from(call.is_slow);
             destination.under_way -= call.entries.len();
             destination.duration.observe(elapsed.as_secs_f64());
         }
@@ -110,6 +112,11 @@ impl Pipeline {
     }
 
     fn settle_outcome(&mut self, publisher: usize, id: EntryId, outcome: Outcome, now: Instant) {
+        if !matches!(&outcome, Outcome::Retry(failure) if half::is_waited_for(&failure.code))
+            && let Some(entry) = self.dispatcher.entry(id)
+        {
+            self.waits.forget(entry.message().id());
+        }
         match outcome {
             Outcome::Delivered => {
                 self.note_success(publisher, now);
@@ -125,13 +132,40 @@ impl Pipeline {
                 }
             }
             Outcome::Retry(failure) => self.settle_retry(publisher, id, failure, now),
+            Outcome::Settled => {
+                self.note_success(publisher, now);
+                if self.dispatcher.finish(id).is_some() {
+                    self.counters.delivered.inc();
+                    self.summary.sent += 1;
+                    // Later rows of its key can be had now, with no settle call that would tell.
+                    self.poller.now(now);
+                }
+            }
+            Outcome::Lost => self.on_lost(id, now),
             Outcome::Held => {}
+        }
+    }
+
+    /// Somebody else has the message by now, or had it before: nothing is written back. Its followers must not overtake it.
+    fn on_lost(&mut self, id: EntryId, now: Instant) {
+        let Some((_, followers)) = self.dispatcher.fail(id) else { return };
+        self.counters.lost.inc();
+        self.store.epoch += 1;
+        warn!(relay = self.parts.config.name, followers = followers.len(), "a message was no longer held when it was to be settled");
+        for follower in followers {
+            self.release(&follower, Duration::ZERO, now);
         }
     }
 
     fn settle_retry(&mut self, publisher: usize, id: EntryId, failure: Failure, now: Instant) {
         // Both open the breaker. An outage gives the attempt back, a trap does not: its message may be what brings it about.
-        let outage = failure.code.is_outage();
+        let half = self.parts.half.as_ref();
+        let waits = half.is_some() && half::is_waited_for(&failure.code);
+        let outage = failure.code.is_outage() && !(half.is_some() && half::is_of_one(&failure.code));
+        if half.is_some_and(|half| (half.word)(&failure).is_some()) {
+            // What is asked first has answered, or there would be no such word.
+            self.note_success(publisher, now);
+        }
         let mut open_for = None;
         if outage || failure.code.is_adapter_fault() {
             let change = self.destinations.get_mut(publisher).map_or(Change::None, |destination| destination.breaker.failure(now));
@@ -141,14 +175,20 @@ impl Pipeline {
         }
         let attempts = self.dispatcher.entry(id).map_or(1, |entry| entry.message().attempts());
         let max_attempts = self.parts.config.max_attempts;
+        let is_last = max_attempts != 0 && attempts >= max_attempts;
+        let random = f64::from(rand::random_range(0..=JITTER_STEPS)) / f64::from(JITTER_STEPS);
+        // The first time is counted, for why it waits is written down only so.
+        let put_off = self.dispatcher.entry(id).filter(|_| waits && open_for.is_none()).map(|entry| self.waits.again(entry.message().id()));
         let verdict = match open_for {
             Some(delay) => {
                 let asked = failure.retry_after.unwrap_or_default().min(self.parts.config.backoff.max);
                 Verdict::Release { delay: delay.max(asked) }
             }
-            None if max_attempts != 0 && attempts >= max_attempts => Verdict::Dead(failure),
+            None if put_off.is_some_and(|times| times > 1 || is_last) => {
+                Verdict::Release { delay: self.parts.config.backoff.delay(put_off.unwrap_or(1), failure.retry_after, random) }
+            }
+            None if is_last => Verdict::Dead(failure),
             None => {
-                let random = f64::from(rand::random_range(0..=JITTER_STEPS)) / f64::from(JITTER_STEPS);
                 let delay = self.parts.config.backoff.delay(attempts, failure.retry_after, random);
                 Verdict::Retry { failure, delay }
             }

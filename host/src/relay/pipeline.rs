@@ -4,7 +4,7 @@
 //! [`super::store`] and [`super::renewal`] the calls to the storage.
 
 use super::breaker::{Breaker, Change};
-use super::dispatcher::{CallLimits, Dispatcher, EntryId};
+use super::dispatcher::{CallLimits, Dispatcher, EntryId, Whom};
 use super::lane::{self, CallId};
 use super::leases::Leases;
 use super::poller::Poller;
@@ -12,10 +12,11 @@ use super::renewal::Renewal;
 use super::routes::Routes;
 use super::settler::{Group, Settler};
 use super::store::StoreState;
+use super::waits::Waits;
 use super::{Lanes, Mode, Parts, Shutdown, Summary};
 use crate::domain::{Batch, Failure, Outcome, Verdict};
 use crate::metrics::{Metrics, PublisherLabels, RelayLabels};
-use crate::ports::{Claimed, LeaseEnd, Storage, Turn};
+use crate::ports::{Claimed, LeaseEnd, Storage, Turn, Workers};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -65,6 +66,8 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) publisher: usize,
+    /// It goes to slow parties.
+    pub(super) is_slow: bool,
     /// By index in the batch; none: its outcome is known.
     pub(super) entries: Vec<Option<EntryId>>,
     /// Whether anything but `held` was said.
@@ -78,6 +81,10 @@ pub(super) struct Destination {
     pub(super) name: String,
     pub(super) lanes: Lanes,
     pub(super) calls: usize,
+    /// Of these, calls to slow parties.
+    pub(super) slow_calls: usize,
+    /// The last one went to slow parties: the others have their turn.
+    was_slow: bool,
     /// Messages in calls.
     pub(super) under_way: usize,
     pub(super) breaker: Breaker,
@@ -126,6 +133,7 @@ impl Counters {
 pub(super) struct Pipeline {
     pub(super) parts: Parts,
     pub(super) storage: Arc<dyn Storage>,
+    worker: Arc<str>,
     pub(super) fused: bool,
     pub(super) routes: Routes,
     pub(super) destinations: Vec<Destination>,
@@ -136,6 +144,7 @@ pub(super) struct Pipeline {
     next_call: CallId,
     pub(super) poller: Poller,
     pub(super) leases: Leases,
+    pub(super) waits: Waits,
     next_tick: Instant,
     pub(super) stopping: bool,
     pub(super) drained: bool,
@@ -157,6 +166,8 @@ impl Pipeline {
                 name: name.clone(),
                 lanes: lanes.clone(),
                 calls: 0,
+                slow_calls: 0,
+                was_slow: false,
                 under_way: 0,
                 breaker: Breaker::new(parts.config.breaker, now),
                 breaker_gauge: parts.metrics.breaker_state.get_or_create_owned(&labels),
@@ -169,6 +180,7 @@ impl Pipeline {
         let (events, received) = mpsc::unbounded_channel();
         Self {
             storage: Arc::clone(&parts.storage),
+            worker: Arc::from(parts.worker.as_str()),
             fused: description.fused,
             routes: Routes::new(&parts.config.routes, &names),
             destinations: parts.publishers.iter().map(destination).collect(),
@@ -179,6 +191,7 @@ impl Pipeline {
             next_call: 0,
             poller: Poller::new(parts.config.poll, now),
             leases,
+            waits: Waits::default(),
             next_tick: now + leases.tick(),
             stopping: false,
             drained: false,
@@ -257,6 +270,7 @@ impl Pipeline {
             self.next_tick = now + self.leases.tick();
             self.expire(now);
             self.renew(now);
+            self.make_room(now);
         } else if self.unblocking_is_due(now) {
             self.renew(now);
         }
@@ -322,18 +336,23 @@ impl Pipeline {
             let spread = self.dispatcher.queued().div_ceil(idle).max(SMALLEST_SPREAD);
             let allowed = destination.breaker.allowance().map_or(usize::MAX, |most| most.saturating_sub(destination.under_way));
             let messages = spread.min(destination.lanes.batch).min(allowed);
-            let limits = CallLimits { messages, bytes: destination.lanes.batch_bytes, lease_past: self.leases.dispatch_after(now) };
-            let entries = self.dispatcher.assemble(index, limits);
+            let limits = CallLimits { messages, bytes: destination.lanes.batch_bytes, lease_past: self.leases.dispatch_after(now), now };
+            let (entries, is_slow) = self.assemble(index, limits);
             if entries.is_empty() {
                 return;
             }
-            let mut batch = Batch::default();
+            let Some(destination) = self.destinations.get_mut(index) else { return };
+            let (mut batch, mut epochs) = (Batch::default(), Vec::with_capacity(entries.len()));
             for id in &entries {
                 if let Some(entry) = self.dispatcher.entry(*id) {
                     entry.append_to(&mut batch);
+                    epochs.push(entry.epoch);
                 }
             }
+            let workers = Workers::new(Arc::clone(&self.worker), epochs);
             destination.calls += 1;
+            destination.slow_calls += usize::from(is_slow);
+            destination.was_slow = is_slow;
             destination.under_way += entries.len();
             let id = self.next_call;
             self.next_call += 1;
@@ -342,9 +361,27 @@ impl Pipeline {
             let (deadline, events) = (self.parts.config.publish_timeout, self.events.clone());
             let entries: Vec<Option<EntryId>> = entries.into_iter().map(Some).collect();
             let lease = Arc::new(LeaseEnd::new(earliest_lease(&self.dispatcher, &entries).unwrap_or(now)));
-            self.tasks.spawn(lane::publish(id, publisher, batch, deadline, Arc::clone(&lease), cancel.clone(), events));
-            self.calls.insert(id, Call { publisher: index, entries, progressed: false, lease, cancel });
+            self.tasks.spawn(lane::publish(id, publisher, batch, deadline, Arc::clone(&lease), cancel.clone(), workers, events));
+            self.calls.insert(id, Call { publisher: index, is_slow, entries, progressed: false, lease, cancel });
         }
+    }
+
+    /// Messages for one call, and whether they are to slow parties. Those and the others take turns, and at most half of the lanes are for them.
+    fn assemble(&mut self, index: usize, limits: CallLimits) -> (Vec<EntryId>, bool) {
+        let parties = self.parts.half.as_ref().and_then(|half| half.parties.as_ref());
+        let (Some(parties), Some(destination)) = (parties, self.destinations.get(index)) else {
+            return (self.dispatcher.assemble(index, limits, &Whom::All), false);
+        };
+        for slow in [!destination.was_slow, destination.was_slow] {
+            if slow && destination.slow_calls >= (destination.lanes.lanes / 2).max(1) {
+                continue;
+            }
+            let entries = self.dispatcher.assemble(index, limits, &Whom::Where(&*parties.is_slow, slow));
+            if !entries.is_empty() {
+                return (entries, slow);
+            }
+        }
+        (Vec::new(), false)
     }
 
     /// What can no longer be ours is dropped: queued messages untold, calls by cancelling them.

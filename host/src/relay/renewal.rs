@@ -3,9 +3,9 @@
 use super::dispatcher::EntryId;
 use super::faults::Kind;
 use super::guard::guarded;
-use super::leases;
 use super::pipeline::{Event, Pipeline};
 use crate::domain::{Column, Failure, FailureCode};
+use crate::ports::Workers;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ impl Pipeline {
         self.store.extending += 1;
         self.store.extending_entries += usize::from(matches!(of, Renewed::Entries(_)));
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
-        let (worker, lease) = (leases::worker(&self.parts.worker, epoch), self.leases.length());
+        let (worker, lease) = (Workers::name(&self.parts.worker, epoch), self.leases.length());
         let renewal = Renewal { epoch, of, ids, lease_until: now + lease };
         self.tasks.spawn(async move {
             let result = guarded(storage.extend(&worker, &renewal.ids, lease)).await;

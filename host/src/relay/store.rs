@@ -5,12 +5,13 @@ use super::Mode;
 use super::dispatcher::Admission;
 use super::faults::{self, Faults, Kind};
 use super::guard::guarded;
-use super::leases::{self, Lease};
+use super::leases::Lease;
+use super::parties::{self, Delays};
 use super::pipeline::{Claim, Event, Pipeline};
 use super::settler::Group;
 use crate::domain::{Failure, FailureCode, Settlement, Verdict};
 use crate::metrics::FailureLabels;
-use crate::ports::{ClaimRequest, Claimed, Turn};
+use crate::ports::{ClaimRequest, Claimed, Turn, Workers};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub(super) struct StoreState {
     /// Claims are smaller by this power of two: one more for each that failed, none after one that did not.
     smaller: u32,
     pub(super) faults: Faults,
+    /// Of rows handed back because their parties are slow.
+    delays: Delays,
     /// When retries that this relay settled are due.
     due: std::collections::BTreeSet<Instant>,
 }
@@ -217,15 +220,19 @@ impl Pipeline {
         let config = &self.parts.config;
         let epoch = self.store.epoch;
         let request = ClaimRequest {
-            worker: leases::worker(&self.parts.worker, epoch),
+            worker: Workers::name(&self.parts.worker, epoch),
             limit,
             max_bytes,
             lease: self.leases.length(),
             max_attempts: config.max_attempts,
             max_message_bytes: u64::try_from(config.max_message_bytes).unwrap_or(u64::MAX),
         };
-        let quiet =
-            self.dispatcher.len() == 0 && self.settler.is_empty() && self.store.settling.is_none() && (group.is_none() || self.fused);
+        let fed = self.parts.feeder.as_ref().is_some_and(|feeder| !feeder.is_cancelled());
+        let idle = self.dispatcher.len() == 0 && self.settler.is_empty() && self.store.settling.is_none();
+        if idle && group.is_none() {
+            self.store.delays.are_written(now);
+        }
+        let quiet = idle && !fed && (group.is_none() || self.fused) && !self.store.delays.are_running(now);
         Some((Claim { epoch, lease_until: now + self.leases.length(), quiet }, request))
     }
 
@@ -243,7 +250,7 @@ impl Pipeline {
     fn start_settle(&mut self, group: Group) {
         self.note_settling(&group);
         let (storage, events) = (Arc::clone(&self.storage), self.events.clone());
-        let worker = leases::worker(&self.parts.worker, group.epoch);
+        let worker = Workers::name(&self.parts.worker, group.epoch);
         self.tasks.spawn(async move {
             let started = Instant::now();
             let result = guarded(storage.settle(&worker, &group.settlements)).await;
@@ -383,6 +390,7 @@ impl Pipeline {
         // The claim may have taken long: what ended meanwhile may be in it again.
         self.expire(now);
         let batch = Arc::new(batch);
+        let mark = self.parts.half.as_ref().and_then(|half| half.parties.as_ref()).map(|parties| parties.mark);
         let lease = Lease { epoch: claim.epoch, until: claim.lease_until };
         for index in 0..batch.len() {
             let message = batch.message(index);
@@ -395,14 +403,62 @@ impl Pipeline {
                     self.settler.add(lease, Verdict::Dead(failure), id, bytes, now);
                 }
                 Some(publisher) => {
+                    let party: Option<Arc<str>> = mark.map(|mark| Arc::from(mark(message)));
+                    if let Some(delay) = party.as_ref().and_then(|mark| self.no_room(mark, now)) {
+                        self.settler.add(lease, Verdict::Release { delay }, id, bytes, now);
+                        continue;
+                    }
                     let (epoch, lease_until) = (claim.epoch, claim.lease_until);
-                    self.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher, epoch, lease_until });
+                    self.dispatcher.admit(Admission { batch: Arc::clone(&batch), index, publisher, party, epoch, lease_until });
                 }
                 None => {
                     let text = format!("no route of relay `{}` matches the topic `{}`", self.parts.config.name, message.topic());
                     let failure = Failure::new(FailureCode::InvalidConfiguration, text);
                     self.settler.add(lease, Verdict::Dead(failure), id, bytes, now);
                 }
+            }
+        }
+    }
+
+    /// For how long a message is handed back, because its party is slow and has much in memory; none: it is taken in.
+    fn no_room(&mut self, mark: &Arc<str>, now: Instant) -> Option<Duration> {
+        let most = self.parts.config.backoff.max;
+        if self.has_too_much(mark, now) {
+            return Some(self.store.delays.no_room(mark, most, now));
+        }
+        let part = self.parts.config.in_flight / parties::PART;
+        if self.dispatcher.party_of(mark).is_none_or(|party| party.messages * 2 < part) {
+            self.store.delays.much_room(mark, now);
+        }
+        None
+    }
+
+    fn has_too_much(&self, mark: &str, now: Instant) -> bool {
+        let Some(parties) = self.parts.half.as_ref().and_then(|half| half.parties.as_ref()) else { return false };
+        let config = &self.parts.config;
+        self.dispatcher.party_of(mark).is_some_and(|party| {
+            let is_full =
+                party.messages >= (config.in_flight / parties::PART).max(1) || party.bytes >= config.in_flight_bytes / parties::PART;
+            is_full && (party.keeps_waiting(now) || (parties.is_slow)(mark))
+        })
+    }
+
+    /// Hands back what was taken in for parties before they were known to be slow.
+    pub(super) fn make_room(&mut self, now: Instant) {
+        if self.parts.half.as_ref().is_none_or(|half| half.parties.is_none()) {
+            return;
+        }
+        let full: Vec<Arc<str>> =
+            self.dispatcher.parties().map(|party| &party.mark).filter(|mark| self.has_too_much(mark, now)).cloned().collect();
+        for mark in full {
+            // What it may have is left to it, and what the last message had more.
+            let (messages, bytes) = (self.parts.config.in_flight / parties::PART, self.parts.config.in_flight_bytes / 2);
+            if self.dispatcher.party_of(&mark).is_none_or(|party| party.messages <= messages.max(1) && party.bytes <= bytes) {
+                continue;
+            }
+            let delay = self.store.delays.no_room(&mark, self.parts.config.backoff.max, now);
+            for entry in self.dispatcher.take_queued_of(&mark) {
+                self.release(&entry, delay, now);
             }
         }
     }
@@ -456,7 +512,7 @@ impl Pipeline {
                     self.summary.sent += count;
                 }
                 Verdict::Retry { failure, delay } => {
-                    let labels = FailureLabels { relay: self.parts.config.name.clone(), code: metric_code(&failure.code) };
+                    let labels = FailureLabels { relay: self.parts.config.name.clone(), code: self.metric_code(failure) };
                     self.parts.metrics.retried.get_or_create(&labels).inc_by(count);
                     self.summary.retried += count;
                     self.remember_due(now + *delay);
@@ -488,13 +544,28 @@ impl Pipeline {
     fn note_dead<'a>(&mut self, dead: impl Iterator<Item = (&'a str, &'a Failure)>) {
         let mut by_code: BTreeMap<String, (u64, &'a str, &'a Failure)> = BTreeMap::new();
         for (id, failure) in dead {
-            by_code.entry(metric_code(&failure.code)).and_modify(|(count, ..)| *count += 1).or_insert((1, id, failure));
+            by_code.entry(self.metric_code(failure)).and_modify(|(count, ..)| *count += 1).or_insert((1, id, failure));
         }
         for (code, (count, first, failure)) in by_code {
             let labels = FailureLabels { relay: self.parts.config.name.clone(), code };
             self.parts.metrics.dead.get_or_create(&labels).inc_by(count);
             self.summary.failed += count;
-            error!(relay = self.parts.config.name, messages = count, first, %failure, "ended dead: see `outhaul dead list`");
+            let (relay, half) = (&self.parts.config.name, self.parts.half.as_ref());
+            if half.is_some_and(|half| half.on_purpose.is_some() && half.on_purpose == (half.word)(failure)) {
+                info!(relay, messages = count, first, %failure, "ended as they are meant to");
+                continue;
+            }
+            let see = half.map_or("outhaul dead list", |half| half.ended.as_str());
+            error!(relay, messages = count, first, %failure, "ended dead: see `{see}`");
+        }
+    }
+
+    /// Free words of adapters must not make a metric for each.
+    fn metric_code(&self, failure: &Failure) -> String {
+        let word = self.parts.half.as_ref().and_then(|half| (half.word)(failure));
+        match &failure.code {
+            FailureCode::Other(_) => word.unwrap_or("other").to_owned(),
+            code => code.as_str().to_owned(),
         }
     }
 
@@ -527,12 +598,4 @@ impl Pipeline {
 /// Whether a failure says that the storage cannot be reached at present, rather than that something about the call is wrong or in its way.
 fn is_out_of_reach(code: &FailureCode) -> bool {
     matches!(code, FailureCode::Network | FailureCode::Throttled | FailureCode::Unavailable) || *code == FailureCode::not_started()
-}
-
-/// Free words of adapters must not make a metric for each.
-fn metric_code(code: &FailureCode) -> String {
-    match code {
-        FailureCode::Other(_) => "other".to_owned(),
-        code => code.as_str().to_owned(),
-    }
 }

@@ -30,6 +30,8 @@ pub enum Kind {
     Publisher,
     /// A table of outbox rows.
     Storage,
+    /// Says who subscribes to what.
+    Router,
 }
 
 /// Longest name of an adapter: it becomes the name of files and packages.
@@ -210,6 +212,8 @@ mod tests {
     #[test]
     fn what_there_is_not_is_told_with_what_there_is() {
         let folder = tempfile::tempdir().unwrap();
+        let error = create(folder.path(), "a", Language::Js, Kind::Router).unwrap_err().to_string();
+        assert!(error.starts_with("there is no router in js to begin with; there are: ") && error.contains("a router in rust"), "{error}");
         let error = create(folder.path(), "a", Language::Go, Kind::Storage).unwrap_err().to_string();
         assert!(error.starts_with("there is no storage in go to begin with; there are: a publisher in rust, "), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

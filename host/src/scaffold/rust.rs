@@ -9,14 +9,14 @@ use toml::{Table, Value};
 const SDK: &[(&str, &str)] = &super::templates::files![
     "../../../",
     "sdk/rust/Cargo.toml",
-    "sdk/rust/minimal/Cargo.toml",
-    "sdk/rust/minimal/src/lib.rs",
     "sdk/rust/src/batch.rs",
     "sdk/rust/src/bindings.rs",
     "sdk/rust/src/config.rs",
     "sdk/rust/src/database/failure.rs",
     "sdk/rust/src/database/mod.rs",
+    "sdk/rust/src/export.rs",
     "sdk/rust/src/failure.rs",
+    "sdk/rust/src/fan_out.rs",
     "sdk/rust/src/host.rs",
     "sdk/rust/src/key_order.rs",
     "sdk/rust/src/lib.rs",
@@ -24,11 +24,13 @@ const SDK: &[(&str, &str)] = &super::templates::files![
     "sdk/rust/src/net.rs",
     "sdk/rust/src/pattern.rs",
     "sdk/rust/src/publisher.rs",
+    "sdk/rust/src/router.rs",
     "sdk/rust/src/storage.rs",
     "sdk/rust/src/template.rs",
     "sdk/rust/src/testing/host.rs",
     "sdk/rust/src/testing/mod.rs",
     "sdk/rust/src/testing/publisher.rs",
+    "sdk/rust/src/testing/router.rs",
     "sdk/rust/src/testing/sqlite.rs",
     "sdk/rust/src/testing/storage.rs",
     "sdk/rust/src/tls/mod.rs",
@@ -38,6 +40,11 @@ const SDK: &[(&str, &str)] = &super::templates::files![
     "sdk/rust/wit/tls/deps/io.wit",
     "sdk/rust/wit/tls/types.wit",
     "sdk/rust/wit/tls/world.wit",
+    "sdk/rust/worlds/full/Cargo.toml",
+    "sdk/rust/worlds/full/src/lib.rs",
+    "sdk/rust/worlds/minimal/Cargo.toml",
+    "sdk/rust/worlds/minimal/src/lib.rs",
+    "wit/fan-out.wit",
     "wit/outbox.wit"
 ];
 
@@ -88,7 +95,7 @@ fn workspace(package: &str) -> String {
     versions.insert("outhaul-sdk".to_owned(), sdk.into());
 
     let mut workspace = Table::new();
-    workspace.insert("members".to_owned(), Value::from(vec!["sdk/rust"]));
+    workspace.insert("members".to_owned(), Value::from(vec!["sdk/rust", "sdk/rust/worlds/full", "sdk/rust/worlds/minimal"]));
     workspace.insert("resolver".to_owned(), Value::from("3"));
     workspace.insert("package".to_owned(), section("package").into());
     workspace.insert("dependencies".to_owned(), versions.into());

@@ -63,6 +63,23 @@ pub(super) const ALL: &[Template] = &[
         shared: &[],
     },
     Template {
+        language: Language::Rust,
+        kind: Kind::Router,
+        folder: "routers/rust",
+        name: "router-rust",
+        files: &files![
+            "../../../examples/routers/rust/",
+            ".gitignore",
+            "Cargo.toml",
+            "README.md",
+            "conformance.toml",
+            "manifest.toml",
+            "src/config.rs",
+            "src/lib.rs",
+        ],
+        shared: &[],
+    },
+    Template {
         language: Language::Js,
         kind: Kind::Publisher,
         folder: "publishers/js",

@@ -6,8 +6,8 @@ pub mod certificates;
 use outhaul::config::model::{Adapter, Database, Grants, HostGrant, Limits, Publisher as PublisherConfig, SecretSource, Sqlite};
 use outhaul::domain::{Batch, Failure, NewMessage, Outcome};
 use outhaul::metrics::Metrics;
-use outhaul::plugin::{PluginError, PluginHost, PluginHostOptions, PublisherPlugin, StoragePlugin};
-use outhaul::ports::{ClaimRequest, LeaseEnd, PublishCall, Publisher};
+use outhaul::plugin::{Origin, PluginError, PluginHost, PluginHostOptions, PublisherPlugin, RouterPlugin, StoragePlugin};
+use outhaul::ports::{ClaimRequest, LeaseEnd, PublishCall, Publisher, Workers};
 use outhaul::sql::Databases;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Bench {
         let metrics = Metrics::new();
         let database = |name: &str| {
             let path = folder.path().join(format!("{name}.db"));
-            (name.to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: false }))
+            (name.to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: false, allows_triggers: false }))
         };
         // The operator's producer has made the files; outhaul does not.
         for name in ["main", "other"] {
@@ -97,6 +97,12 @@ impl Bench {
         configure(&mut config);
         self.host.storage(&fixtures(), &config).await
     }
+
+    pub async fn router(&self, plugin: &str, configure: impl FnOnce(&mut Adapter)) -> Result<Arc<RouterPlugin>, PluginError> {
+        let mut config = adapter(plugin);
+        configure(&mut config);
+        self.host.load_router(Origin::first(&fixtures()), &config).await
+    }
 }
 
 pub fn adapter(plugin: &str) -> Adapter {
@@ -130,7 +136,7 @@ pub fn call(deadline: Duration) -> (PublishCall, mpsc::UnboundedReceiver<(usize,
     let (reports, received) = mpsc::unbounded_channel();
     // As in the relay: a lease outlives the call.
     let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now() + deadline + Duration::from_secs(60)));
-    (PublishCall { deadline, reports, cancel: CancellationToken::new(), lease }, received)
+    (PublishCall { deadline, reports, cancel: CancellationToken::new(), lease, workers: Workers::default() }, received)
 }
 
 /// Publishes, and returns what came of it with the reports that came before.

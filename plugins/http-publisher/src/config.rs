@@ -22,10 +22,13 @@ const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 /// Methods that carry no payload, or mean something else altogether.
 const UNFIT_METHODS: &[&str] = &["CONNECT", "GET", "HEAD", "OPTIONS", "TRACE"];
 
+/// Why a header with a secret is none for fan-out deliveries.
+pub const SECRET_FOR_ALL: &str = "its secret would go to every subscriber of a fan-out; let the subscriptions say how to authenticate";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    url: String,
+    url: Option<String>,
     #[serde(default = "defaults::method")]
     method: String,
     #[serde(default)]
@@ -49,6 +52,8 @@ struct Config {
     duplicate: DuplicateConfig,
     cloudevents: Option<CloudEventsConfig>,
     signature: Option<SignatureConfig>,
+    #[serde(default)]
+    signing_scopes: BTreeMap<String, SignatureConfig>,
 }
 
 mod defaults {
@@ -155,8 +160,8 @@ pub struct Duplicate {
 /// The configuration, checked.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where to.
-    pub endpoint: Endpoint,
+    /// Where to; none: to the destinations of fan-out deliveries only.
+    pub endpoint: Option<Endpoint>,
     /// Method.
     pub method: Method,
     /// On every request.
@@ -181,8 +186,10 @@ pub struct Settings {
     pub duplicate: Duplicate,
     /// Events instead of bare payloads.
     pub cloudevents: Option<CloudEvents>,
-    /// Signed requests.
+    /// Signed requests to the endpoint.
     pub signature: Option<Signature>,
+    /// How fan-out deliveries are signed, by the scope that their subscription names.
+    pub signing_scopes: BTreeMap<String, Signature>,
 }
 
 impl Settings {
@@ -197,7 +204,10 @@ impl Settings {
             HeaderSource::Fixed(_) => None,
         });
         let signature = self.signature.iter().flat_map(Signature::secrets).map(|name| ("signature.secret".to_owned(), name));
-        match headers.chain(signature).find(|(_, name)| secret(name).is_none()) {
+        let scopes = self.signing_scopes.iter();
+        let scopes = scopes
+            .flat_map(|(scope, signature)| signature.secrets().iter().map(move |name| (format!("signing_scopes.{scope}.secret"), name)));
+        match headers.chain(signature).chain(scopes).find(|(_, name)| secret(name).is_none()) {
             Some((key, name)) => Err(Failure::invalid_configuration(format!(
                 "`{key}`: there is no secret `{name}`: add [secrets.{name}] and `allow_secrets = [\"{name}\"]`, and set its value"
             ))),
@@ -215,7 +225,7 @@ impl Settings {
 }
 
 fn resolve(config: Config) -> Result<Settings, String> {
-    let endpoint = Endpoint::parse(&config.url).map_err(|error| format!("`url`: {error}"))?;
+    let endpoint = config.url.as_deref().map(Endpoint::parse).transpose().map_err(|error| format!("`url`: {error}"))?;
     let method = parse_method(&config.method)?;
     let content_type = header::value(config.content_type.as_bytes()).map_err(|error| format!("`content_type`: {error}"))?;
     if content_type.is_empty() || content_type.to_str().is_err() {
@@ -226,13 +236,23 @@ fn resolve(config: Config) -> Result<Settings, String> {
         text => Some(own_header("idempotency_header", text)?),
     };
     let cloudevents = config.cloudevents.as_ref().map(CloudEvents::new).transpose()?;
-    let signature =
-        config.signature.map(|signature| Signature::new(signature, idempotency_header.as_ref().map(HeaderName::as_str))).transpose()?;
+    if endpoint.is_none() && config.signature.is_some() {
+        return Err(
+            "`signature`: signs what goes to `url`, which is not set; what goes to subscribers is signed by `signing_scopes`".into()
+        );
+    }
+    let idempotency_name = idempotency_header.as_ref().map(HeaderName::as_str);
+    let signature = config.signature.map(|signature| Signature::new("signature", signature, idempotency_name)).transpose()?;
+    let mut signing_scopes = BTreeMap::new();
+    for (scope, signature) in config.signing_scopes {
+        let signature = Signature::new(&format!("signing_scopes.{scope}"), signature, idempotency_name)?;
+        signing_scopes.insert(scope, signature);
+    }
 
     // What is set for each message: neither a fixed header nor a message's may take its place.
     let mut reserved: HashSet<HeaderName> = HashSet::from([http::header::CONTENT_TYPE]);
     reserved.extend(idempotency_header.clone());
-    reserved.extend(signature.iter().flat_map(Signature::headers).map(|name| HeaderName::from_static(name)));
+    reserved.extend(signature.iter().chain(signing_scopes.values()).flat_map(Signature::headers).map(|name| HeaderName::from_static(name)));
     let mut headers = Vec::new();
     for (text, value) in config.headers {
         let key = format!("headers.{text}");
@@ -246,6 +266,7 @@ fn resolve(config: Config) -> Result<Settings, String> {
         let source = match value {
             HeaderConfig::Text(text) => HeaderSource::Fixed(header::value(text.as_bytes()).map_err(|error| format!("`{key}`: {error}"))?),
             HeaderConfig::Secret { secret, .. } if secret.is_empty() => return Err(format!("`{key}.secret`: must name a secret")),
+            HeaderConfig::Secret { .. } if endpoint.is_none() => return Err(format!("`{key}`: {SECRET_FOR_ALL}")),
             HeaderConfig::Secret { secret: name, prefix } => HeaderSource::Secret { name, prefix },
         };
         reserved.insert(name.clone());
@@ -283,6 +304,7 @@ fn resolve(config: Config) -> Result<Settings, String> {
         },
         cloudevents,
         signature,
+        signing_scopes,
     })
 }
 
@@ -409,6 +431,36 @@ mod tests {
     }
 
     #[test]
+    fn without_a_url_there_are_only_destinations() {
+        let parse = |json: &str| Settings::parse(json).map_err(|failure| failure.detail);
+        assert!(parse("{}").unwrap().endpoint.is_none());
+        assert!(parse(r#"{"headers":{"a":"1"}}"#).is_ok());
+        let error = parse(r#"{"headers":{"a":{"secret":"s"}}}"#).unwrap_err();
+        assert!(error.starts_with("`headers.a`: its secret would go to every subscriber"), "{error}");
+        let error = parse(r#"{"signature":{"scheme":"standard-webhooks","secret":"s"}}"#).unwrap_err();
+        assert!(error.contains("`signature`") && error.contains("`signing_scopes`"), "{error}");
+    }
+
+    #[test]
+    fn signing_scopes_are_signatures_by_name() {
+        let parse = |scope: &str| Settings::parse(&format!(r#"{{"signing_scopes":{{"acme":{scope}}}}}"#)).map_err(|failure| failure.detail);
+        let settings = parse(r#"{"scheme":"standard-webhooks","secret":["new","old"]}"#).unwrap();
+        let missing = settings.check_secrets(|name| (name == "new").then(String::new)).unwrap_err().detail;
+        assert!(missing.starts_with("`signing_scopes.acme.secret`: there is no secret `old`"), "{missing}");
+        for (scope, key) in [
+            (r#"{"scheme":"jws","secret":"a"}"#, "`signing_scopes.acme.scheme`"),
+            (r#"{"scheme":"standard-webhooks","secret":"a","label":"x"}"#, "`signing_scopes.acme.label`"),
+            (r#"{"scheme":"rfc9421","algorithm":"ed25519","secret":"s"}"#, "`signing_scopes.acme.key_id`"),
+            (r#"{"scheme":"rfc9421","algorithm":"ed25519","key_id":"k","secret":"s","components":[]}"#, "`signing_scopes.acme.components`"),
+        ] {
+            let error = parse(scope).unwrap_err();
+            assert!(error.contains(key), "{scope}: {error}");
+        }
+        let taken = r#"{"headers":{"webhook-id":"x"},"signing_scopes":{"acme":{"scheme":"standard-webhooks","secret":"a"}}}"#;
+        assert!(Settings::parse(taken).unwrap_err().detail.contains("`headers.webhook-id`"));
+    }
+
+    #[test]
     fn what_is_signed_cannot_be_set_otherwise() {
         let signed = r#","signature":{"scheme":"standard-webhooks","secret":"s"},"headers":{"Webhook-Id":"x"}"#;
         assert!(with(signed).unwrap_err().detail.contains("`headers.Webhook-Id`"));
@@ -424,12 +476,15 @@ mod tests {
         for block in readme.split("```toml\n").skip(1) {
             let file: toml::Table = block.split("```").next().unwrap().parse().unwrap();
             let mut config = file["publishers"]["webhooks"]["config"].clone();
-            config.as_table_mut().unwrap().entry("url").or_insert("https://example.com".into());
+            let table = config.as_table_mut().unwrap();
+            if !table.contains_key("signing_scopes") {
+                table.entry("url").or_insert("https://example.com".into());
+            }
             let settings = Settings::parse(&serde_json::to_string(&config).unwrap());
             assert!(settings.is_ok(), "{config}: {settings:?}");
             examples += 1;
         }
-        assert_eq!(examples, 6);
+        assert_eq!(examples, 7);
         let unknown = with(r#","nonsense":1"#).unwrap_err().detail;
         let (_, keys) = unknown.split_once("expected one of").unwrap();
         let keys: Vec<&str> = keys.split('`').skip(1).step_by(2).collect();

@@ -1,15 +1,45 @@
-//! Where requests go: scheme and host are fixed by the configuration, path and query may depend on the message.
+//! Where requests go. By the configuration: scheme and host are fixed, path and query may depend on the message. Or by a fan-out
+//! delivery, which brings its own address.
 
 use http::uri::{Authority, PathAndQuery};
 use outhaul_sdk::template::{RenderError, Template};
 use outhaul_sdk::{Failure, FailureCode, Message};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use std::borrow::Cow;
 
 /// Longest path and query, in bytes: what common servers take (nginx and Apache: 8 KiB for the request line).
 const MAX_TARGET_BYTES: usize = 8000;
 
 /// Everything but the unreserved characters (RFC 3986 section 2.3), so that a value never adds a segment or a parameter.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Where one request goes. No `Debug`: the address of a subscriber is not for logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Address<'a> {
+    /// `https`, not `http`.
+    pub secure: bool,
+    /// Lower-case host, and the port unless it is the scheme's own.
+    pub authority: Cow<'a, str>,
+    /// Path and query.
+    pub target: String,
+}
+
+impl Address<'static> {
+    /// Parses an absolute `http` or `https` URL as it is: braces stand for nothing.
+    ///
+    /// # Errors
+    /// What is wrong with it, without a word of it.
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let (secure, authority, target) = split(url)?;
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        if target.len() > MAX_TARGET_BYTES {
+            return Err("has a path and query of more than 8000 bytes");
+        }
+        check_target(&target)?;
+        // The parser's own text names the host.
+        Ok(Self { secure, authority: Cow::Owned(parse_authority(authority, secure).map_err(|_| "does not name a host")?), target })
+    }
+}
 
 /// A parsed `url`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,19 +57,19 @@ impl Endpoint {
     /// # Errors
     /// What is wrong with it, for a person.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let Some((scheme, rest)) = url.split_once("://") else {
-            return Err("must be an absolute URL such as https://example.com/{topic}".into());
-        };
-        let secure = match scheme.to_ascii_lowercase().as_str() {
-            "https" => true,
-            "http" => false,
-            _ => return Err("must begin with http:// or https://".into()),
-        };
-        let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        let (secure, authority, target) = split(url)?;
         if authority.contains(['{', '}']) {
             return Err("placeholders may stand in the path and the query, not in the host: a message must not choose where it goes".into());
         }
         Ok(Self { secure, authority: parse_authority(authority, secure)?, target: parse_target(target)? })
+    }
+
+    /// The address for a message.
+    ///
+    /// # Errors
+    /// As [`Endpoint::target`].
+    pub fn address(&self, message: Message<'_>) -> Result<Address<'_>, Failure> {
+        Ok(Address { secure: self.secure, authority: Cow::Borrowed(&self.authority), target: self.target(message)? })
     }
 
     /// Path and query for a message, values percent-encoded.
@@ -60,6 +90,18 @@ impl Endpoint {
         }
         Ok(target)
     }
+}
+
+/// Whether it is `https`, the authority, and the rest.
+fn split(url: &str) -> Result<(bool, &str, &str), &'static str> {
+    let (scheme, rest) = url.split_once("://").ok_or("must be an absolute URL such as https://example.com/orders")?;
+    let secure = match scheme.to_ascii_lowercase().as_str() {
+        "https" => true,
+        "http" => false,
+        _ => return Err("must begin with http:// or https://"),
+    };
+    let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    Ok((secure, authority, target))
 }
 
 fn parse_authority(text: &str, secure: bool) -> Result<String, String> {
@@ -86,18 +128,24 @@ fn parse_authority(text: &str, secure: bool) -> Result<String, String> {
 fn parse_target(text: &str) -> Result<Template, String> {
     let rooted = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
     let template = Template::parse(&rooted).map_err(|error| error.to_string())?;
-    let sample = template.sample("x");
-    if sample.contains('#') {
-        return Err("must not have a fragment (`#`): it is never sent".into());
-    }
-    if !sample.bytes().all(|byte| byte.is_ascii_graphic()) || sample.contains(['{', '}']) {
-        return Err("spaces, braces and characters outside ASCII must be percent-encoded".into());
-    }
-    sample.parse::<PathAndQuery>().map_err(|error| format!("path or query: {error}"))?;
-    if has_dot_segment(&sample) {
-        return Err("must not have a path segment `.` or `..`".into());
-    }
+    check_target(&template.sample("x"))?;
     Ok(template)
+}
+
+fn check_target(target: &str) -> Result<(), &'static str> {
+    if target.contains('#') {
+        return Err("must not have a fragment (`#`): it is never sent");
+    }
+    if !target.bytes().all(|byte| byte.is_ascii_graphic()) || target.contains(['{', '}']) {
+        return Err("spaces, braces and characters outside ASCII must be percent-encoded");
+    }
+    if target.parse::<PathAndQuery>().is_err() {
+        return Err("has a character in its path or query that must be percent-encoded");
+    }
+    if has_dot_segment(target) {
+        return Err("must not have a path segment `.` or `..`");
+    }
+    Ok(())
 }
 
 fn has_dot_segment(target: &str) -> bool {
@@ -130,6 +178,32 @@ mod tests {
         assert_eq!(authority("http://[::1]:8080/"), "[::1]:8080");
         assert_eq!(target("http://h", NewMessage::default()).unwrap(), "/");
         assert_eq!(target("http://h?a=b", NewMessage::default()).unwrap(), "/?a=b");
+    }
+
+    #[test]
+    fn an_address_is_taken_as_it_is() {
+        let address = Address::parse("HTTPS://Hooks.Example.com:443/a/b?token=x%20y&c").unwrap();
+        assert_eq!((address.secure, &*address.authority, &*address.target), (true, "hooks.example.com", "/a/b?token=x%20y&c"));
+        assert_eq!(Address::parse("http://h:8080?a").unwrap().target, "/?a");
+        let long = format!("https://h/{}", "x".repeat(MAX_TARGET_BYTES));
+        for url in [
+            "",
+            "/hunter2",
+            "hunter2",
+            "ftp://h/hunter2",
+            "https://hunter2@h/",
+            "https://hunter2:0/",
+            "https:///hunter2",
+            "https://h/#hunter2",
+            "https://h/hunter2 ",
+            "https://h/{hunter2}",
+            "https://h/../hunter2",
+            "https://h/hunter2\u{e9}",
+            &long,
+        ] {
+            let Err(error) = Address::parse(url) else { panic!("{url}") };
+            assert!(!error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]

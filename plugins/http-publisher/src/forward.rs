@@ -96,7 +96,9 @@ impl Forward {
         }
     }
 
-    fn is_reserved(&self, name: &HeaderName) -> bool {
+    /// Whether a header is set by the publisher itself or belongs to the connection.
+    #[must_use]
+    pub fn is_reserved(&self, name: &HeaderName) -> bool {
         header::is_connection_level(name) || self.reserved.contains(name) || (self.reserve_cloudevents && name.as_str().starts_with("ce-"))
     }
 }

@@ -4,9 +4,9 @@
 
 use crate::config::Settings;
 use crate::request::{Credentials, Request, build};
-use crate::response::{Answer, Fault, fault_outcome, outcome};
+use crate::response::{Answer, Fault, Receiver, fault_outcome, outcome};
 use crate::schedule::Schedule;
-use outhaul_sdk::{Batch, Failure, Outcome};
+use outhaul_sdk::{Batch, Message, Outcome};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -70,8 +70,13 @@ pub fn publish<'a>(
     transport: &mut dyn Transport<'a>,
 ) -> Vec<Outcome> {
     let times = Times::new(deadline, settings.timeout);
-    let credentials = credentials(settings, batch, surroundings);
-    let mut schedule = Schedule::new(batch.messages().map(|message| message.key()));
+    let credentials = Credentials::load(settings, batch, &|name| surroundings.secret(name));
+    let receiver = |index: usize| match batch.message(index).destination() {
+        Some(destination) => Receiver::Subscriber(destination.subscriber),
+        None => Receiver::Endpoint(settings.endpoint.as_ref().map(|endpoint| endpoint.authority.as_str()).unwrap_or_default()),
+    };
+    let place = |message: Message<'a>| message.destination().map(|destination| (destination.tenant, destination.subscriber));
+    let mut schedule = Schedule::new(batch.messages().map(|message| (message.key(), place(message))));
     let mut running: BTreeMap<usize, Duration> = BTreeMap::new();
     let settle = |schedule: &mut Schedule, index: usize, outcome: Outcome| {
         surroundings.report(index, &outcome);
@@ -84,9 +89,8 @@ pub fn publish<'a>(
             let Some(index) = schedule.start() else { break };
             let started = credentials.as_ref().map_err(|failure| Outcome::Retry(failure.clone())).and_then(|credentials| {
                 let mut skipped = |name: &str, reason: &str| surroundings.skipped_header(name, reason);
-                let request =
-                    build(settings, credentials, batch.message(index), surroundings.now(), &mut skipped).map_err(Outcome::Reject)?;
-                transport.start(index, request, times.timeout).map_err(|fault| fault_outcome(settings, fault))
+                let request = build(settings, credentials, batch.message(index), surroundings.now(), &mut skipped)?;
+                transport.start(index, request, times.timeout).map_err(|fault| fault_outcome(receiver(index), fault))
             });
             match started {
                 Ok(()) => {
@@ -99,8 +103,8 @@ pub fn publish<'a>(
         for (index, result) in transport.wait(until) {
             if running.remove(&index).is_some() {
                 let outcome = match result {
-                    Ok(answer) => outcome(settings, &answer, surroundings.now()),
-                    Err(fault) => fault_outcome(settings, fault),
+                    Ok(answer) => outcome(settings, receiver(index), &answer, surroundings.now()),
+                    Err(fault) => fault_outcome(receiver(index), fault),
                 };
                 settle(&mut schedule, index, outcome);
             }
@@ -110,9 +114,9 @@ pub fn publish<'a>(
         for index in expired {
             running.remove(&index);
             let outcome = match transport.cancel(index) {
-                Some(answer) => outcome(settings, &answer, surroundings.now()),
-                None if now >= times.end => fault_outcome(settings, Fault::Timeout("no answer before the call's deadline".into())),
-                None => fault_outcome(settings, Fault::Timeout("no answer within `timeout`".into())),
+                Some(answer) => outcome(settings, receiver(index), &answer, surroundings.now()),
+                None if now >= times.end => fault_outcome(receiver(index), Fault::Timeout("no answer before the call's deadline".into())),
+                None => fault_outcome(receiver(index), Fault::Timeout("no answer within `timeout`".into())),
             };
             settle(&mut schedule, index, outcome);
         }
@@ -120,18 +124,10 @@ pub fn publish<'a>(
     schedule.into_outcomes()
 }
 
-fn credentials<'a>(settings: &'a Settings, batch: &Batch, surroundings: &dyn Surroundings) -> Result<Credentials<'a>, Failure> {
-    if batch.destinations.is_some() {
-        // Sending a fan-out delivery to the configured address would be sending it to the wrong one.
-        return Err(Failure::invalid_configuration("this publisher sends to its own `url` only, not to the destinations of a fan-out"));
-    }
-    Credentials::load(settings, &|name| surroundings.secret(name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::batch_of;
+    use crate::testing::{batch_of, to_subscribers};
     use outhaul_sdk::{FailureCode, NewMessage};
     use proptest::prelude::*;
     use std::cell::{Cell, RefCell};
@@ -146,12 +142,21 @@ mod tests {
         /// Answers whose body never ends.
         heads: BTreeMap<usize, u16>,
         started: Vec<(usize, Duration)>,
+        targets: BTreeMap<usize, String>,
         most: usize,
     }
 
     impl Wire {
         fn new(answers: Vec<(Duration, Result<u16, Fault>)>) -> Self {
-            Self { clock: Cell::default(), answers, running: BTreeMap::new(), heads: BTreeMap::new(), started: Vec::new(), most: 0 }
+            Self {
+                clock: Cell::default(),
+                answers,
+                running: BTreeMap::new(),
+                heads: BTreeMap::new(),
+                started: Vec::new(),
+                targets: BTreeMap::new(),
+                most: 0,
+            }
         }
     }
 
@@ -159,7 +164,8 @@ mod tests {
         fn elapsed(&self) -> Duration {
             self.clock.get()
         }
-        fn start(&mut self, index: usize, _request: Request<'a>, _timeout: Duration) -> Result<(), Fault> {
+        fn start(&mut self, index: usize, request: Request<'a>, _timeout: Duration) -> Result<(), Fault> {
+            self.targets.insert(index, format!("{}://{}{}", request.scheme(), request.authority, request.target));
             self.started.push((index, self.clock.get()));
             self.running.insert(index, self.clock.get() + self.answers[index].0);
             self.most = self.most.max(self.running.len());
@@ -296,16 +302,38 @@ mod tests {
         assert!(wire.started.is_empty());
     }
 
+    /// Where each request went, by message.
+    fn run_to(json: &str, batch: &Batch, wire: &mut Wire) -> (Vec<&'static str>, Vec<String>) {
+        let settings = Settings::parse(json).unwrap();
+        let outcomes = publish(&settings, batch, 10 * SECOND, &Around::default(), wire);
+        (outcomes.iter().map(word).collect(), wire.targets.values().cloned().collect())
+    }
+
     #[test]
-    fn a_fan_out_delivery_is_not_sent_to_the_wrong_place() {
-        let mut batch = keyed(&[None]);
-        let column = || outhaul_sdk::Column::of_texts(["x"]);
-        let (urls, tenants, subscribers, signing_scopes, authentications) = (column(), column(), column(), column(), column());
-        batch.destinations = Some(outhaul_sdk::Destinations { urls, tenants, subscribers, signing_scopes, authentications });
-        let mut wire = Wire::new(vec![(SECOND, Ok(200))]);
-        let outcomes = publish(&settings(""), &batch, SECOND, &Around::default(), &mut wire);
-        assert!(matches!(&outcomes[..], [Outcome::Retry(failure)] if failure.code == FailureCode::InvalidConfiguration));
-        assert!(wire.started.is_empty());
+    fn each_delivery_goes_to_its_own_address_and_one_that_cannot_holds_up_only_its_key() {
+        let keys =
+            [r#"["acme","crm","1"]"#, r#"["acme","shop","1"]"#, r#"["acme","crm","1"]"#, r#"["acme","bad","1"]"#, r#"["acme","bad","1"]"#];
+        let messages = keys.map(|key| NewMessage { id: "ik", topic: "t", key: Some(key), payload: Some(b"x"), ..NewMessage::default() });
+        let (crm, shop, bad) = (("crm", "https://crm/a", None, None), ("shop", "http://shop:81/b", None, None), ("bad", "/c", None, None));
+        let batch = to_subscribers(&messages, &[crm, shop, crm, bad, bad]);
+        let mut wire = Wire::new(vec![(SECOND, Ok(200)); 5]);
+        let (outcomes, targets) = run_to(r#"{"url":"https://own/"}"#, &batch, &mut wire);
+        assert_eq!(outcomes, ["delivered", "delivered", "delivered", "reject", "held"]);
+        assert_eq!(targets, ["https://crm/a", "http://shop:81/b", "https://crm/a"]);
+        assert_eq!(wire.started, [(0, Duration::ZERO), (1, Duration::ZERO), (2, SECOND)]);
+    }
+
+    #[test]
+    fn a_dead_endpoint_leaves_places_for_the_others() {
+        let messages = vec![NewMessage { id: "ik", topic: "t", payload: Some(b"x"), ..NewMessage::default() }; 12];
+        let to = |index| if index < 8 { ("dead", "https://dead/", None, None) } else { ("well", "https://well/", None, None) };
+        let to: Vec<_> = (0..12).map(to).collect();
+        let answers = (0..12).map(|index| (if index < 8 { 60 * SECOND } else { SECOND }, Ok(200))).collect();
+        let mut wire = Wire::new(answers);
+        let (outcomes, _) = run_to(r#"{"concurrency":4}"#, &to_subscribers(&messages, &to), &mut wire);
+        assert_eq!(outcomes[8..], ["delivered"; 4]);
+        let last = wire.started.iter().filter(|(index, _)| *index >= 8).map(|(_, at)| *at).max();
+        assert_eq!(last, Some(SECOND));
     }
 
     proptest! {

@@ -1,27 +1,31 @@
-//! One message as one HTTP request, signed over exactly the bytes that are sent.
+//! One message as one HTTP request, to the configured endpoint or to the destination of a fan-out delivery, signed over exactly the
+//! bytes that are sent.
 
 use crate::cloudevents::{Mode, STRUCTURED_TYPE};
-use crate::config::{HeaderSource, Settings, Tombstone};
+use crate::config::{HeaderSource, SECRET_FOR_ALL, Settings, Tombstone};
+use crate::destination;
+use crate::endpoint::Address;
 use crate::forward::Forwarding;
 use crate::header;
 use crate::sign::Signer;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderName, HeaderValue, Method};
-use outhaul_sdk::{Failure, FailureCode, Message};
+use outhaul_sdk::{Batch, Destination, Failure, FailureCode, Message, Outcome};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 const AGENT: &str = concat!("outhaul-http-publisher/", env!("CARGO_PKG_VERSION"));
 
-/// A request, ready to be sent.
-#[derive(Debug, Clone)]
+/// A request, ready to be sent. No `Debug`: its address may be a subscriber's.
+#[derive(Clone)]
 pub struct Request<'a> {
     /// Method.
     pub method: Method,
     /// `https`, not `http`.
     pub secure: bool,
     /// Host and port.
-    pub authority: &'a str,
+    pub authority: Cow<'a, str>,
     /// Path and query.
     pub target: String,
     /// In order; names may repeat.
@@ -42,19 +46,32 @@ impl Request<'_> {
 #[derive(Debug)]
 pub struct Credentials<'a> {
     headers: Vec<(HeaderName, HeaderValue)>,
-    signer: Option<Signer<'a>>,
+    signing: Signing<'a>,
+}
+
+/// Whose keys sign.
+#[derive(Debug)]
+enum Signing<'a> {
+    /// Requests to the endpoint, all alike.
+    Endpoint(Option<Signer<'a>>),
+    /// Deliveries, each by the scope that it names: the scopes of the batch that are configured.
+    Scopes(BTreeMap<&'a str, Result<Signer<'a>, Failure>>),
 }
 
 impl<'a> Credentials<'a> {
-    /// Fetches the secrets that the settings name; `fetch` gives a secret by name.
+    /// Fetches the secrets that the settings name and the batch needs; `fetch` gives a secret by name.
     ///
     /// # Errors
-    /// `unauthorized` or `signing-unavailable`, with the name of the secret that is missing or unfit, never its value.
-    pub fn load(settings: &'a Settings, fetch: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+    /// `unauthorized` or `signing-unavailable`, with the name of the secret that is missing or unfit, never its value;
+    /// `invalid-configuration`: the settings are not for such a batch.
+    pub fn load(settings: &'a Settings, batch: &Batch, fetch: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let mut headers = Vec::new();
         for (name, source) in &settings.headers {
             let value = match source {
                 HeaderSource::Fixed(value) => value.clone(),
+                HeaderSource::Secret { .. } if batch.destinations.is_some() => {
+                    return Err(Failure::invalid_configuration(format!("`headers.{name}`: {SECRET_FOR_ALL}")));
+                }
                 HeaderSource::Secret { name: secret, prefix } => {
                     let problem =
                         |what: &str| Failure::of(FailureCode::Unauthorized, format!("`headers.{name}`: secret `{secret}`: {what}"));
@@ -67,23 +84,85 @@ impl<'a> Credentials<'a> {
             };
             headers.push((name.clone(), value));
         }
-        let signer = settings.signature.as_ref().map(|signature| signature.signer(fetch)).transpose()?;
-        Ok(Self { headers, signer })
+        let signing = match &batch.destinations {
+            None => Signing::Endpoint(settings.signature.as_ref().map(|signature| signature.signer(fetch)).transpose()?),
+            Some(destinations) => {
+                let mut scopes = BTreeMap::new();
+                for index in 0..destinations.signing_scopes.len() {
+                    let named = destinations.signing_scopes.text(index).and_then(|scope| settings.signing_scopes.get_key_value(scope));
+                    if let Some((scope, signature)) = named {
+                        scopes.entry(scope.as_str()).or_insert_with(|| signature.signer(fetch));
+                    }
+                }
+                Signing::Scopes(scopes)
+            }
+        };
+        Ok(Self { headers, signing })
+    }
+
+    /// Who signs a delivery; none: nobody.
+    fn signer(&self, destination: Destination<'_>) -> Result<Option<&Signer<'a>>, Outcome> {
+        let Some(scope) = destination.signing_scope else { return Ok(None) };
+        let named = |failure: &Failure| format!("subscriber {:?}: {}", destination.subscriber, failure.detail);
+        match &self.signing {
+            Signing::Scopes(scopes) => match scopes.get(scope) {
+                Some(Ok(signer)) => Ok(Some(signer)),
+                Some(Err(failure)) => Err(Outcome::Retry(Failure { detail: named(failure), ..failure.clone() })),
+                None => Err(Outcome::Reject(unknown_scope(destination, scope))),
+            },
+            Signing::Endpoint(_) => Err(Outcome::Reject(unknown_scope(destination, scope))),
+        }
+    }
+}
+
+fn unknown_scope(destination: Destination<'_>, scope: &str) -> Failure {
+    let detail = format!("subscriber {:?}: there is no signing scope {scope:?} in `signing_scopes`", destination.subscriber);
+    Failure::of(FailureCode::Other("permanent-scope".into()), detail)
+}
+
+/// The way of one message.
+struct Route<'a, 'c> {
+    address: Address<'a>,
+    signer: Option<&'c Signer<'c>>,
+    authentication: Option<(HeaderName, HeaderValue)>,
+    /// What is a key to the receiver, where that is not the message's.
+    key: Option<String>,
+}
+
+impl<'a, 'c> Route<'a, 'c> {
+    fn of(settings: &'a Settings, credentials: &'c Credentials<'c>, message: Message<'_>) -> Result<Self, Outcome> {
+        let Some(destination) = message.destination() else {
+            let endpoint = settings.endpoint.as_ref().ok_or_else(|| {
+                let detail = "`url`: is not set, and only the deliveries of a fan-out bring their own address";
+                Outcome::Retry(Failure::invalid_configuration(detail))
+            })?;
+            let signer = if let Signing::Endpoint(signer) = &credentials.signing { signer.as_ref() } else { None };
+            let address = endpoint.address(message).map_err(Outcome::Reject)?;
+            return Ok(Self { address, signer, authentication: None, key: None });
+        };
+        let signer = credentials.signer(destination)?;
+        let authentication = destination::authentication(destination, |name| settings.forward.is_reserved(name));
+        Ok(Self {
+            address: destination::address(destination).map_err(Outcome::Reject)?,
+            signer,
+            authentication: authentication.map_err(Outcome::Reject)?,
+            key: message.key().and_then(destination::event_key),
+        })
     }
 }
 
 /// Makes the request of a message. `skipped` hears of each header of the message that HTTP cannot carry, with the reason.
 ///
 /// # Errors
-/// Why this message can never be sent.
+/// Why this message cannot be sent, now or ever.
 pub fn build<'a>(
     settings: &'a Settings,
     credentials: &Credentials<'_>,
     message: Message<'a>,
     now: SystemTime,
     skipped: &mut dyn FnMut(&str, &str),
-) -> Result<Request<'a>, Failure> {
-    let target = settings.endpoint.target(message)?;
+) -> Result<Request<'a>, Outcome> {
+    let Route { address: Address { secure, authority, target }, signer, authentication, key } = Route::of(settings, credentials, message)?;
     let mut headers = credentials.headers.clone();
     let fixed = headers.len();
     let mut content_type = None;
@@ -97,6 +176,8 @@ pub fn build<'a>(
             continue;
         }
         match (settings.forward.forwarding(name), header::value(value)) {
+            // What the subscription says comes before what a message says.
+            (Forwarding::As(name), _) if authentication.as_ref().is_some_and(|(own, _)| *own == name) => {}
             (Forwarding::As(name), Ok(value)) => headers.push((name, value)),
             (Forwarding::No, _) => {}
             (Forwarding::Impossible(error), _) | (Forwarding::As(_), Err(error)) => skipped(name, error),
@@ -105,31 +186,31 @@ pub fn build<'a>(
     if !headers.iter().any(|(name, _)| *name == USER_AGENT) {
         headers.insert(fixed, (USER_AGENT, HeaderValue::from_static(AGENT)));
     }
+    headers.extend(authentication);
     if let Some(name) = &settings.idempotency_header {
-        let value = header::value(message.id().as_bytes());
-        headers.push((name.clone(), value.map_err(|error| Failure::invalid_message(format!("`{name}`: the id: {error}")))?));
+        let unfit = |error| Outcome::Reject(Failure::invalid_message(format!("`{name}`: the id: {error}")));
+        headers.push((name.clone(), header::value(message.id().as_bytes()).map_err(unfit)?));
     }
 
-    let mut request = Request {
-        method: settings.method.clone(),
-        secure: settings.endpoint.secure,
-        authority: &settings.endpoint.authority,
-        target,
-        headers,
-        body: Cow::default(),
-    };
+    let mut request = Request { method: settings.method.clone(), secure, authority, target, headers, body: Cow::default() };
     let content_type = content_type.unwrap_or_else(|| settings.content_type.clone());
-    set_body(&mut request, settings, message, content_type)?;
+    set_body(&mut request, settings, message, key.as_deref(), content_type).map_err(Outcome::Reject)?;
     if !request.body.is_empty() || request.method != Method::DELETE {
         request.headers.push((CONTENT_LENGTH, HeaderValue::from(request.body.len())));
     }
-    if let Some(signer) = &credentials.signer {
-        signer.sign(&mut request, message.id(), now)?;
+    if let Some(signer) = signer {
+        signer.sign(&mut request, message.id(), now).map_err(Outcome::Reject)?;
     }
     Ok(request)
 }
 
-fn set_body<'a>(request: &mut Request<'a>, settings: &Settings, message: Message<'a>, content_type: HeaderValue) -> Result<(), Failure> {
+fn set_body<'a>(
+    request: &mut Request<'a>,
+    settings: &Settings,
+    message: Message<'a>,
+    key: Option<&str>,
+    content_type: HeaderValue,
+) -> Result<(), Failure> {
     let payload = message.payload();
     if payload.is_none() {
         match settings.tombstone {
@@ -141,7 +222,7 @@ fn set_body<'a>(request: &mut Request<'a>, settings: &Settings, message: Message
         }
     }
     if let Some(events) = &settings.cloudevents {
-        let attributes = events.attributes(message)?;
+        let attributes = events.attributes(message.with_key(key.or(message.key())))?;
         let unfit = |error: &dyn std::fmt::Display| Failure::invalid_message(format!("cannot be a CloudEvent: {error}"));
         match events.mode {
             Mode::Binary => request.headers.extend(attributes.headers().map_err(|error| unfit(&error))?),
@@ -165,7 +246,7 @@ fn set_body<'a>(request: &mut Request<'a>, settings: &Settings, message: Message
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::batch_of;
+    use crate::testing::{batch_of, to_subscribers};
     use outhaul_sdk::NewMessage;
     use proptest::prelude::*;
     use std::time::{Duration, UNIX_EPOCH};
@@ -173,11 +254,18 @@ mod tests {
     /// The request as text: first line, headers, a blank line, body; and the headers skipped.
     fn sent(extra: &str, message: &NewMessage<'_>) -> Result<(String, Vec<String>), Failure> {
         let settings = Settings::parse(&format!(r#"{{"url":"https://h/{{topic}}"{extra}}}"#)).unwrap();
-        let credentials = Credentials::load(&settings, &|name| Some(format!("{name}-value"))).unwrap();
         let batch = batch_of(std::slice::from_ref(message));
+        text_of(&settings, &batch, &|name| Some(format!("{name}-value"))).map_err(|outcome| match outcome {
+            Outcome::Reject(failure) => failure,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn text_of(settings: &Settings, batch: &Batch, fetch: &dyn Fn(&str) -> Option<String>) -> Result<(String, Vec<String>), Outcome> {
+        let credentials = Credentials::load(settings, batch, fetch).map_err(Outcome::Retry)?;
         let mut skipped = Vec::new();
         let now = UNIX_EPOCH + Duration::from_secs(1_614_265_330);
-        let request = build(&settings, &credentials, batch.message(0), now, &mut |name, _| skipped.push(name.to_owned()))?;
+        let request = build(settings, &credentials, batch.message(0), now, &mut |name, _| skipped.push(name.to_owned()))?;
         let mut text = format!("{} {}\n", request.method, request.target);
         for (name, value) in &request.headers {
             text += &format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes()));
@@ -225,9 +313,9 @@ mod tests {
             &[("X-Fixed", b"forged"), ("Idempotency-Key", b"forged"), ("webhook-id", b"forged"), ("Content-Length", b"9")];
         let extra = r#","headers":{"X-Fixed":"1"},"signature":{"scheme":"standard-webhooks","secret":"whsec"}"#;
         let settings = Settings::parse(&format!(r#"{{"url":"https://h/"{extra}}}"#)).unwrap();
-        let credentials = Credentials::load(&settings, &|_| Some("whsec_AAAA".into())).unwrap();
         let batch = batch_of(&[message(headers)]);
-        let request = build(&settings, &credentials, batch.message(0), UNIX_EPOCH, &mut |_, _| {}).unwrap();
+        let credentials = Credentials::load(&settings, &batch, &|_| Some("whsec_AAAA".into())).unwrap();
+        let Ok(request) = build(&settings, &credentials, batch.message(0), UNIX_EPOCH, &mut |_, _| {}) else { panic!() };
         let mut names: Vec<&str> = request.headers.iter().map(|(name, _)| name.as_str()).collect();
         assert!(!request.headers.iter().any(|(_, value)| value == "forged"));
         names.sort_unstable();
@@ -270,7 +358,9 @@ mod tests {
     #[test]
     fn missing_secrets_are_named() {
         let settings = |extra: &str| Settings::parse(&format!(r#"{{"url":"https://h/"{extra}}}"#)).unwrap();
-        let error = |settings: &Settings, secret: Option<&str>| Credentials::load(settings, &|_| secret.map(str::to_owned)).unwrap_err();
+        let error = |settings: &Settings, secret: Option<&str>| {
+            Credentials::load(settings, &Batch::new(), &|_| secret.map(str::to_owned)).unwrap_err()
+        };
         let header = settings(r#","headers":{"a":{"secret":"token"}}"#);
         assert_eq!(error(&header, None).code, FailureCode::Unauthorized);
         let broken = error(&header, Some("hunter2\n2"));
@@ -288,14 +378,97 @@ mod tests {
         let settings =
             Settings::parse(r#"{"url":"https://h/","signature":{"scheme":"rfc9421","algorithm":"hmac-sha256","key_id":"k","secret":"s"}}"#)
                 .unwrap();
-        let credentials = Credentials::load(&settings, &|_| Some("key".into())).unwrap();
+        let credentials = Credentials::load(&settings, &Batch::new(), &|_| Some("key".into())).unwrap();
         for body in [br#"{"a":"\u001B"}"#.as_slice(), "{\"e\":\"😊\"}".as_bytes(), b"{ \"a\" :\t1.0e0 ,\n}", b"\xff\x00\xfe", b""] {
             let batch = batch_of(&[NewMessage { payload: Some(body), ..message(&[]) }]);
-            let request = build(&settings, &credentials, batch.message(0), UNIX_EPOCH, &mut |_, _| {}).unwrap();
+            let Ok(request) = build(&settings, &credentials, batch.message(0), UNIX_EPOCH, &mut |_, _| {}) else { panic!() };
             assert_eq!(&*request.body, body);
             let digest = crate::sign::rfc9421::content_digest(body);
             assert!(request.headers.iter().any(|(name, value)| name == "content-digest" && *value == digest));
         }
+    }
+
+    const SCOPES: &str = r#"{"headers":{"X-Fixed":"1"},"signing_scopes":{"acme":{"scheme":"standard-webhooks","secret":"s"}}}"#;
+
+    /// What goes to a subscriber at `url` under this scope with this authentication; the secret is as given.
+    fn delivered(
+        config: &str,
+        message: NewMessage<'_>,
+        to: (&str, Option<&str>, Option<&str>),
+        secret: Option<&str>,
+    ) -> Result<String, Outcome> {
+        let batch = to_subscribers(&[message], &[("crm", to.0, to.1, to.2)]);
+        text_of(&Settings::parse(config).unwrap(), &batch, &|_| secret.map(str::to_owned)).map(|(text, _)| text)
+    }
+
+    #[test]
+    fn a_delivery_goes_to_its_subscriber_signed_for_its_scope() {
+        let message = NewMessage { id: "ik_1", headers: &[("Authorization", b"forged"), ("X-Own", b"kept")], ..message(&[]) };
+        let bearer = Some(r#"{"type":"bearer","token":"abc"}"#);
+        let text = delivered(SCOPES, message.clone(), ("https://crm.example/in?a=%20b", Some("acme"), bearer), Some("whsec_AAAA")).unwrap();
+        let agent = format!("user-agent: {AGENT}");
+        let expected = [
+            "POST /in?a=%20b",
+            "x-fixed: 1",
+            &agent,
+            "x-own: kept",
+            "authorization: Bearer abc",
+            "idempotency-key: ik_1",
+            "content-type: application/json",
+            "content-length: 2",
+            "webhook-id: ik_1",
+            "webhook-timestamp: 1614265330",
+        ];
+        assert!(text.starts_with(&expected.join("\n")) && text.contains("\nwebhook-signature: v1,") && text.ends_with("\n\n{}"), "{text}");
+        // Not signed and not authenticated, where the subscription says neither: `url` and `signature` are for others.
+        let both = r#"{"url":"https://own/","signature":{"scheme":"standard-webhooks","secret":"s"}}"#;
+        let text = delivered(both, message, ("http://other:81", None, None), None).unwrap();
+        assert!(text.starts_with("POST /\n") && !text.contains("webhook-signature") && text.contains("authorization: forged"), "{text}");
+    }
+
+    #[test]
+    fn the_key_of_an_event_is_what_receivers_see() {
+        let config = r#"{"cloudevents":{"mode":"binary","source":"/s"}}"#;
+        let keyed = |key| NewMessage { key: Some(key), ..message(&[]) };
+        let subject = |key| delivered(config, keyed(key), ("https://h/", None, None), None).unwrap();
+        assert!(subject(r#"["acme","crm","42"]"#).contains("\nce-subject: 42\n"));
+        assert!(subject("42").contains("\nce-subject: 42\n"));
+    }
+
+    #[test]
+    fn signing_material_decides_before_anything_else() {
+        let outcome = |url: &str, scope: &str, secret| delivered(SCOPES, message(&[]), (url, Some(scope), None), secret).unwrap_err();
+        let Outcome::Reject(failure) = outcome("nonsense", "other", Some("whsec_AAAA")) else { panic!() };
+        assert_eq!(failure.code, FailureCode::Other("permanent-scope".into()));
+        assert_eq!(failure.detail, "subscriber \"crm\": there is no signing scope \"other\" in `signing_scopes`");
+        for secret in [None, Some("whsec_hunter2***")] {
+            let Outcome::Retry(failure) = outcome("https://h/", "acme", secret) else { panic!() };
+            assert_eq!(failure.code, FailureCode::SigningUnavailable);
+            assert!(
+                failure.detail.starts_with("subscriber \"crm\": secret `s`: ") && !failure.detail.contains("hunter2"),
+                "{}",
+                failure.detail
+            );
+        }
+        let Outcome::Reject(failure) = outcome("nonsense", "acme", Some("whsec_AAAA")) else { panic!() };
+        assert_eq!((failure.code, failure.detail.contains("nonsense")), (FailureCode::InvalidConfiguration, false));
+    }
+
+    #[test]
+    fn what_is_for_one_place_does_not_go_to_another() {
+        let config = r#"{"url":"https://h/","headers":{"Authorization":{"secret":"s"}}}"#;
+        let Outcome::Retry(failure) = delivered(config, message(&[]), ("https://crm/", None, None), Some("x")).unwrap_err() else {
+            panic!()
+        };
+        assert_eq!(failure.code, FailureCode::InvalidConfiguration);
+        assert!(failure.detail.starts_with("`headers.authorization`: its secret would go to every subscriber"), "{}", failure.detail);
+        let reserved = Some(r#"{"type":"header","name":"X-Fixed","value":"2"}"#);
+        assert!(matches!(delivered(SCOPES, message(&[]), ("https://crm/", None, reserved), None), Err(Outcome::Reject(_))));
+        // And without a destination there must be a `url`.
+        let Err(Outcome::Retry(failure)) = text_of(&Settings::parse("{}").unwrap(), &batch_of(&[message(&[])]), &|_| None) else {
+            panic!()
+        };
+        assert!(failure.detail.starts_with("`url`: is not set"), "{}", failure.detail);
     }
 
     proptest! {

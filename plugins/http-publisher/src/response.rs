@@ -4,6 +4,7 @@ use crate::config::Settings;
 use http::StatusCode;
 use http::header::{DATE, LOCATION, RETRY_AFTER};
 use outhaul_sdk::{Failure, FailureCode, Outcome};
+use std::fmt;
 use std::time::SystemTime;
 
 /// Longest excerpt of a response in a failure text, in characters: enough for an error message.
@@ -27,7 +28,25 @@ impl Answer {
     }
 }
 
-/// Why there was no answer.
+/// Whom a request was for, as failures name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receiver<'a> {
+    /// The configured endpoint, by host and port.
+    Endpoint(&'a str),
+    /// A subscriber. Where that one is, and what it answers (which may be what it was sent), is nobody's to read.
+    Subscriber(&'a str),
+}
+
+impl fmt::Display for Receiver<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Endpoint(authority) => formatter.write_str(authority),
+            Self::Subscriber(subscriber) => write!(formatter, "subscriber {subscriber:?}"),
+        }
+    }
+}
+
+/// Why there was no answer. Texts without an `Option` are ours and name no address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// The host did not allow it.
@@ -36,6 +55,10 @@ pub enum Fault {
     Misconfigured(String),
     /// Not reached, or broken off.
     Network(String),
+    /// Its name was not resolved; in the host's words, which may name it.
+    Unresolved(Option<String>),
+    /// It failed; in the host's words, which may name the address.
+    Failed(Option<String>),
     /// Too slow.
     Timeout(String),
     /// This request is too large to be sent.
@@ -48,16 +71,18 @@ pub enum Fault {
 
 /// What an answer means.
 #[must_use]
-pub fn outcome(settings: &Settings, answer: &Answer, now: SystemTime) -> Outcome {
+pub fn outcome(settings: &Settings, receiver: Receiver<'_>, answer: &Answer, now: SystemTime) -> Outcome {
     if (200..300).contains(&answer.status) || is_duplicate(settings, answer) {
         return Outcome::Delivered;
     }
     let retry = |code| {
         let retry_after_ms = retry_after(answer, now);
-        Outcome::Retry(Failure { code, detail: describe(settings, answer), retry_after_ms })
+        Outcome::Retry(Failure { code, detail: describe(receiver, answer), retry_after_ms })
     };
     let status = answer.status;
     let code = match status {
+        // Of deliveries, `timeout` says that no answer came.
+        408 if matches!(receiver, Receiver::Subscriber(_)) => return retry(FailureCode::Unavailable),
         408 => return retry(FailureCode::Timeout),
         429 => return retry(FailureCode::Throttled),
         425 | 500..=599 => return retry(FailureCode::Unavailable),
@@ -70,22 +95,31 @@ pub fn outcome(settings: &Settings, answer: &Answer, now: SystemTime) -> Outcome
     if settings.retry_statuses.contains(&status) {
         return retry(code);
     }
-    Outcome::Reject(Failure::of(code, describe(settings, answer)))
+    Outcome::Reject(Failure::of(code, describe(receiver, answer)))
 }
 
 /// What the lack of an answer means. What only the operator can put right is tried again: a missing grant must not
-/// end messages at once.
+/// end messages at once. An address that a subscriber chose and may not have is no such thing.
 #[must_use]
-pub fn fault_outcome(settings: &Settings, fault: Fault) -> Outcome {
-    let authority = &settings.endpoint.authority;
-    let failure = |code, what: &str| Failure::of(code, format!("{authority}: {what}"));
+pub fn fault_outcome(receiver: Receiver<'_>, fault: Fault) -> Outcome {
+    let failure = |code, what: &str| Failure::of(code, format!("{receiver}: {what}"));
+    let told = |text: Option<String>, plain: &str| match receiver {
+        Receiver::Endpoint(_) => text.unwrap_or_else(|| plain.to_owned()),
+        Receiver::Subscriber(_) => plain.to_owned(),
+    };
     match fault {
+        Fault::Denied if matches!(receiver, Receiver::Subscriber(_)) => Outcome::Reject(failure(
+            FailureCode::InvalidConfiguration,
+            "its address may not be reached; `allow_hosts` and `allow_networks` say which ones may, and the host's log which one it was",
+        )),
         Fault::Denied => Outcome::Retry(failure(
             FailureCode::InvalidConfiguration,
             "the host does not allow this request; its log has the line to add to `allow_hosts` or `allow_networks`",
         )),
         Fault::Misconfigured(what) => Outcome::Retry(failure(FailureCode::InvalidConfiguration, &what)),
         Fault::Network(what) => Outcome::Retry(failure(FailureCode::Network, &what)),
+        Fault::Unresolved(text) => Outcome::Retry(failure(FailureCode::Network, &told(text, "its name cannot be resolved"))),
+        Fault::Failed(text) => Outcome::Retry(failure(FailureCode::Network, &told(text, "the request failed in the host"))),
         Fault::Timeout(what) => Outcome::Retry(failure(FailureCode::Timeout, &what)),
         Fault::BadResponse(what) => Outcome::Retry(failure(FailureCode::Other("bad-response".into()), &what)),
         Fault::TooLarge(what) => Outcome::Reject(failure(FailureCode::TooLarge, &what)),
@@ -115,16 +149,23 @@ fn retry_after(answer: &Answer, now: SystemTime) -> Option<u64> {
     Some(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The answer in one line: who, what, and the first words of the body. Not the URL: its path may hold a token.
-fn describe(settings: &Settings, answer: &Answer) -> String {
+/// The answer in one line: who, what, and the first words of the body. Not the URL: its path may hold a token. And of a subscriber's
+/// answer no word: error pages like to repeat the path and the credentials that they were asked with.
+fn describe(receiver: Receiver<'_>, answer: &Answer) -> String {
     let reason = StatusCode::from_u16(answer.status).ok().and_then(|status| status.canonical_reason());
-    let mut text = format!("{} answered {}", settings.endpoint.authority, answer.status);
+    let mut text = format!("{receiver} answered {}", answer.status);
     if let Some(reason) = reason {
         text.push(' ');
         text.push_str(reason);
     }
     if (300..400).contains(&answer.status) && answer.header(LOCATION.as_str()).is_some() {
-        text.push_str(" (redirects are not followed: put the right address into `url`)");
+        text.push_str(match receiver {
+            Receiver::Endpoint(_) => " (redirects are not followed: put the right address into `url`)",
+            Receiver::Subscriber(_) => " (redirects are not followed: put the right address into the subscription)",
+        });
+    }
+    if matches!(receiver, Receiver::Subscriber(_)) {
+        return text;
     }
     let excerpt = excerpt(&answer.body);
     if !excerpt.is_empty() {
@@ -167,12 +208,14 @@ mod tests {
         Answer { status, headers, body: body.to_vec() }
     }
 
+    const H: Receiver<'static> = Receiver::Endpoint("h");
+
     fn now() -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(784_111_777) // Sun, 06 Nov 1994 08:49:37 GMT
     }
 
     fn means(settings: &Settings, status: u16) -> String {
-        match outcome(settings, &answer(status, &[], b""), now()) {
+        match outcome(settings, H, &answer(status, &[], b""), now()) {
             Outcome::Delivered => "delivered".into(),
             Outcome::Retry(failure) => format!("retry {:?}", failure.code),
             Outcome::Reject(failure) => format!("reject {:?}", failure.code),
@@ -214,15 +257,15 @@ mod tests {
     fn duplicates_count_as_delivered() {
         assert_eq!(means(&settings(r#","duplicate":{"statuses":[409]}"#), 409), "delivered");
         let by_header = settings(r#","duplicate":{"header":{"name":"X-Duplicate","value":"true"}}"#);
-        let with = |value: &str| outcome(&by_header, &answer(409, &[("x-duplicate", value)], b""), now());
+        let with = |value: &str| outcome(&by_header, H, &answer(409, &[("x-duplicate", value)], b""), now());
         assert_eq!(with("True"), Outcome::Delivered);
         assert!(matches!(with("false"), Outcome::Reject(_)));
         let any_value = settings(r#","duplicate":{"header":{"name":"X-Duplicate"}}"#);
-        assert_eq!(outcome(&any_value, &answer(500, &[("X-Duplicate", "")], b""), now()), Outcome::Delivered);
+        assert_eq!(outcome(&any_value, H, &answer(500, &[("X-Duplicate", "")], b""), now()), Outcome::Delivered);
     }
 
     fn asked(headers: &[(&str, &str)]) -> Option<u64> {
-        match outcome(&settings(""), &answer(503, headers, b""), now()) {
+        match outcome(&settings(""), H, &answer(503, headers, b""), now()) {
             Outcome::Retry(failure) => failure.retry_after_ms,
             other => panic!("{other:?}"),
         }
@@ -245,7 +288,8 @@ mod tests {
 
     #[test]
     fn details_are_short_and_clean() {
-        let detail = |status, headers: &[(&str, &str)], body: &[u8]| match outcome(&settings(""), &answer(status, headers, body), now()) {
+        let detail = |status, headers: &[(&str, &str)], body: &[u8]| match outcome(&settings(""), H, &answer(status, headers, body), now())
+        {
             Outcome::Reject(failure) | Outcome::Retry(failure) => failure.detail,
             other => panic!("{other:?}"),
         };
@@ -258,25 +302,61 @@ mod tests {
 
     #[test]
     fn faults() {
-        let code = |fault| match fault_outcome(&settings(""), fault) {
+        let code = |fault| match fault_outcome(H, fault) {
             Outcome::Retry(failure) => ("retry", failure.code),
             Outcome::Reject(failure) => ("reject", failure.code),
             other => panic!("{other:?}"),
         };
         assert_eq!(code(Fault::Denied), ("retry", FailureCode::InvalidConfiguration));
         assert_eq!(code(Fault::Misconfigured(String::new())), ("retry", FailureCode::InvalidConfiguration));
-        assert_eq!(code(Fault::Network(String::new())), ("retry", FailureCode::Network));
+        for fault in [Fault::Network(String::new()), Fault::Unresolved(None), Fault::Failed(None)] {
+            assert_eq!(code(fault), ("retry", FailureCode::Network));
+        }
         assert_eq!(code(Fault::Timeout(String::new())), ("retry", FailureCode::Timeout));
         assert_eq!(code(Fault::BadResponse(String::new())), ("retry", FailureCode::Other("bad-response".into())));
         assert_eq!(code(Fault::TooLarge(String::new())), ("reject", FailureCode::TooLarge));
         assert_eq!(code(Fault::Unsendable(String::new())), ("reject", FailureCode::InvalidMessage));
     }
 
+    /// A refused address is the subscriber's fault, a name that cannot be resolved now is not; and nothing that the host or the
+    /// subscriber said is repeated.
+    #[test]
+    fn a_subscriber_is_named_and_nothing_else_of_it() {
+        let crm = Receiver::Subscriber("crm");
+        let secret = || Some("cannot resolve hunter2.example.com".to_owned());
+        for (fault, expected) in [
+            (Fault::Denied, "reject FailureCode::InvalidConfiguration"),
+            (Fault::Unresolved(secret()), "retry FailureCode::Network"),
+            (Fault::Failed(secret()), "retry FailureCode::Network"),
+            (Fault::Timeout("the name was not resolved in time".into()), "retry FailureCode::Timeout"),
+            (Fault::Misconfigured("x".into()), "retry FailureCode::InvalidConfiguration"),
+        ] {
+            let (verdict, failure) = match fault_outcome(crm, fault) {
+                Outcome::Retry(failure) => ("retry", failure),
+                Outcome::Reject(failure) => ("reject", failure),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(format!("{verdict} {:?}", failure.code), expected);
+            assert!(failure.detail.starts_with("subscriber \"crm\": ") && !failure.detail.contains("hunter2"), "{}", failure.detail);
+        }
+        let echo = answer(404, &[("location", "https://hunter2/")], b"no such path: /hunter2");
+        let Outcome::Reject(failure) = outcome(&settings(""), crm, &echo, now()) else { panic!() };
+        assert_eq!(failure.detail, "subscriber \"crm\" answered 404 Not Found");
+        let Outcome::Reject(failure) = outcome(&settings(""), crm, &answer(308, &[("location", "https://hunter2/")], b""), now()) else {
+            panic!()
+        };
+        assert!(
+            failure.detail.ends_with("(redirects are not followed: put the right address into the subscription)"),
+            "{}",
+            failure.detail
+        );
+    }
+
     proptest! {
         #[test]
         fn any_answer_has_a_meaning(status: u16, value in ".{0,40}", body in prop::collection::vec(any::<u8>(), 0..2000)) {
             let headers = [("retry-after", value.as_str()), ("date", value.as_str()), ("location", value.as_str())];
-            match outcome(&settings(""), &answer(status, &headers, &body), now()) {
+            match outcome(&settings(""), H, &answer(status, &headers, &body), now()) {
                 Outcome::Retry(failure) | Outcome::Reject(failure) => prop_assert!(failure.detail.chars().count() < 400),
                 Outcome::Delivered => prop_assert!((200..300).contains(&status)),
                 Outcome::Held => prop_assert!(false),

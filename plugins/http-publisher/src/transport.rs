@@ -165,7 +165,7 @@ impl<'a> Exchange<'a> {
         let outgoing = OutgoingRequest::new(fields);
         outgoing.set_method(&method(&request.method)).map_err(|()| unsendable("the method"))?;
         outgoing.set_scheme(Some(if request.secure { &Scheme::Https } else { &Scheme::Http })).map_err(|()| unsendable("the scheme"))?;
-        outgoing.set_authority(Some(request.authority)).map_err(|()| unsendable("the host name"))?;
+        outgoing.set_authority(Some(&request.authority)).map_err(|()| unsendable("the host name"))?;
         outgoing.set_path_with_query(Some(&request.target)).map_err(|()| unsendable("the path"))?;
 
         // The host gives up no later than we do. Hosts that do not know one of these times refuse it, which does no harm.
@@ -313,7 +313,7 @@ fn fault(error: ErrorCode) -> Fault {
         ErrorCode::ConnectionReadTimeout | ErrorCode::ConnectionWriteTimeout | ErrorCode::HttpResponseTimeout => {
             Fault::Timeout("no answer in time".into())
         }
-        ErrorCode::DnsError(payload) => Fault::Network(payload.rcode.unwrap_or_else(|| "the name cannot be resolved".into())),
+        ErrorCode::DnsError(payload) => Fault::Unresolved(payload.rcode),
         ErrorCode::DestinationNotFound => Fault::Network("no such host".into()),
         ErrorCode::DestinationUnavailable | ErrorCode::DestinationIpUnroutable => Fault::Network("not reachable".into()),
         ErrorCode::ConnectionRefused => Fault::Network("connection refused".into()),
@@ -343,6 +343,6 @@ fn fault(error: ErrorCode) -> Fault {
         | ErrorCode::HttpUpgradeFailed
         | ErrorCode::HttpProtocolError
         | ErrorCode::LoopDetected => Fault::BadResponse(format!("the answer is not usable ({error:?})")),
-        ErrorCode::InternalError(text) => Fault::Network(text.unwrap_or_else(|| "the request failed in the host".into())),
+        ErrorCode::InternalError(text) => Fault::Failed(text),
     }
 }

@@ -96,21 +96,10 @@ impl<D: Database> Outbox<D> {
     pub fn requeue(&mut self, filter: &Filter) -> Result<u64, Failure> {
         let ready = self.ready()?;
         let layout = &ready.layout;
-        let mut sets = Vec::new();
-        if let Some(pending) = layout.config.states.pending.first() {
-            sets.push(format!("{} = {}", layout.columns.state, layout.state(pending)));
-        }
-        if let Some(attempts) = &layout.columns.attempts {
-            sets.push(format!("{attempts} = 0"));
-        }
-        for column in [&layout.columns.available_at, &layout.columns.lease_until].into_iter().flatten() {
-            sets.push(format!("{column} = {}", time::now(layout.clock(column))));
-        }
-        if let Some(done) = layout.columns.done_at.as_ref().filter(|done| !layout.is_not_null(done)) {
-            sets.push(format!("{done} = NULL"));
-        }
+        let sets = pending_again(layout);
         let change = format!("UPDATE {} AS t SET {}", layout.table(), sets.join(", "));
-        self.change_dead(filter, &change, LOCK, "requeuing dead rows")
+        let told = Sql(layout).requeued();
+        self.change_dead(filter, (&change, told.as_deref()), LOCK, "requeuing dead rows")
     }
 
     /// Dead rows are deleted; returns how many.
@@ -120,11 +109,13 @@ impl<D: Database> Outbox<D> {
     pub fn discard(&mut self, filter: &Filter) -> Result<u64, Failure> {
         let ready = self.ready()?;
         let change = format!("DELETE FROM {} AS t", ready.layout.table());
-        self.change_dead(filter, &change, "FOR UPDATE", "discarding dead rows")
+        let told = Sql(&ready.layout).gone();
+        self.change_dead(filter, (&change, told.as_deref()), "FOR UPDATE", "discarding dead rows")
     }
 
     /// Runs `change` on dead rows; their leases beside the table are forgotten.
-    fn change_dead(&mut self, filter: &Filter, change: &str, lock: &str, doing: &str) -> Result<u64, Failure> {
+    /// `told`: what is said of the rows in `r`, in the same statement.
+    fn change_dead(&mut self, filter: &Filter, (change, told): (&str, Option<&str>), lock: &str, doing: &str) -> Result<u64, Failure> {
         if filter.state.is_some_and(|state| state != RowState::Dead) {
             return Ok(0);
         }
@@ -135,13 +126,20 @@ impl<D: Database> Outbox<D> {
         let conditions = conditions(ready, filter, Some(&dead), &mut parameters);
         let id = Sql(layout).id();
         let mut statements = Vec::new();
+        let rows = format!("SELECT {id} FROM {} AS t WHERE true{conditions} ORDER BY {id} {lock} OF t", layout.table());
         if let Some(side) = &layout.side {
             // Locked, so that the rows whose leases are forgotten are those that change.
-            let rows = format!("SELECT {id} FROM {} AS t WHERE true{conditions} ORDER BY {id} {lock} OF t", layout.table());
             let sql = format!("DELETE FROM {side} AS l WHERE l.id {EQ} ANY (ARRAY({rows}))");
             statements.push(statement(sql, parameters.clone(), Vec::new()));
         }
-        statements.push(statement(format!("{change} WHERE true{conditions}"), parameters, Vec::new()));
+        let change = match told {
+            Some(told) => {
+                let rows = rows.replacen(&id, &format!("{id} AS id"), 1);
+                format!("WITH r AS MATERIALIZED ({rows}), {told} {change} WHERE {id} {EQ} ANY (ARRAY(SELECT r.id FROM r))")
+            }
+            None => format!("{change} WHERE true{conditions}"),
+        };
+        statements.push(statement(change, parameters, Vec::new()));
         let results = self.writer.execute(statements).map_err(|error| self.failed(&error, doing))?;
         Ok(results.last().map_or(0, |rows| rows.changed))
     }
@@ -179,20 +177,41 @@ impl<D: Database> Outbox<D> {
         };
         let settled = time::millis(layout.clock(at), &sql.column(at));
         let old = format!(
-            "SELECT {id} FROM {table} AS t WHERE {} AND {settled} {LT} ({} {MINUS} CAST($1 AS bigint)) ORDER BY {} \
+            "SELECT {id} AS id FROM {table} AS t WHERE {} AND {settled} {LT} ({} {MINUS} CAST($1 AS bigint)) ORDER BY {} \
              LIMIT CAST($2 AS bigint) FOR UPDATE OF t SKIP LOCKED",
             state_condition(layout, RowState::Delivered),
             now_ms(),
             sql.order()
         );
         statements.push(statement(
-            format!("DELETE FROM {table} AS t WHERE {id} {EQ} ANY (ARRAY({old}))"),
+            format!(
+                "WITH r AS MATERIALIZED ({old}){} DELETE FROM {table} AS t WHERE {id} {EQ} ANY (ARRAY(SELECT r.id FROM r))",
+                sql.gone().map(|gone| format!(", {gone}")).unwrap_or_default()
+            ),
             vec![millis(older_than_ms), Value::Integer(i64::from(limit))],
             Vec::new(),
         ));
         let results = self.writer.execute(statements).map_err(|error| self.failed(&error, "purging"))?;
         Ok(results.last().map_or(0, |rows| rows.changed))
     }
+}
+
+/// What makes a settled row pending again, with no attempts counted.
+pub(crate) fn pending_again(layout: &Layout) -> Vec<String> {
+    let mut sets = Vec::new();
+    if let Some(pending) = layout.config.states.pending.first() {
+        sets.push(format!("{} = {}", layout.columns.state, layout.state(pending)));
+    }
+    if let Some(attempts) = &layout.columns.attempts {
+        sets.push(format!("{attempts} = 0"));
+    }
+    for column in [&layout.columns.available_at, &layout.columns.lease_until].into_iter().flatten() {
+        sets.push(format!("{column} = {}", time::now(layout.clock(column))));
+    }
+    if let Some(done) = layout.columns.done_at.as_ref().filter(|done| !layout.is_not_null(done)) {
+        sets.push(format!("{done} = NULL"));
+    }
+    sets
 }
 
 /// Where a page ended.

@@ -1,23 +1,22 @@
 //! Claiming: search, lock what was chosen, lease what is still to be had; in one transaction.
 
-use crate::lock::Claim;
 use crate::outbox::{Outbox, Ready};
 use crate::statements::after;
+use crate::take::{Part, Taking};
 use crate::walk;
 use outbox_table::choose::Limits;
 use outbox_table::database::{Database, Results, SqlErrorCode, Statement, Transaction, Value};
-use outbox_table::decode::{Decoded, Decoding, Fetched};
-use outbox_table::failure;
+use outbox_table::decode::Decoding;
 use outbox_table::search::{self, Found, Place, Progress, Reached, Segment, Source, Start, Trouble, integer};
 use outbox_table::settle::{millis, undecodable};
-use outbox_table::template::{Slot, Template};
-use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Failure, FailureCode, Refusal, Settlement, Turn};
+use outbox_table::template::Slot;
+use outhaul_sdk::{Batch, ClaimRequest, Claimed, Failure, FailureCode, Refusal, Settlement, Turn};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// Others may have been faster with every row that was chosen; then there are others to choose. Not for ever: what somebody keeps locked
 /// cannot be had, and is looked at again with the next claim.
-const ROUNDS: u32 = 3;
+pub(crate) const ROUNDS: u32 = 3;
 
 /// How far claims have looked.
 #[derive(Debug, Default)]
@@ -27,25 +26,52 @@ pub(crate) struct Looking {
     noticed: bool,
 }
 
-impl Source for Ready {
+/// What a search is of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Scope<'a> {
+    /// Where the table is searched by tenant: whose rows.
+    pub(crate) tenant: Option<&'a str>,
+    /// Deliveries that are older, and were tried, are too old; 0: none is.
+    pub(crate) horizon_ms: u64,
+}
+
+/// A table that is searched.
+#[derive(Debug)]
+pub(crate) struct Searched<'a> {
+    pub(crate) ready: &'a Ready,
+    pub(crate) scope: Scope<'a>,
+}
+
+impl Searched<'_> {
+    /// A value of a search.
+    fn value(&self, place: Option<&Place>, slot: Slot) -> Value {
+        match slot {
+            Slot::Tenant => self.scope.tenant.map_or(Value::Null, |tenant| Value::Text(tenant.to_owned())),
+            Slot::Horizon => millis(self.scope.horizon_ms),
+            _ => after(place, slot),
+        }
+    }
+}
+
+impl Source for Searched<'_> {
     fn decoding(&self) -> &Decoding {
-        &self.decoding
+        &self.ready.decoding
     }
 
     fn scan(&self, place: Option<&Place>, rows: usize) -> Statement {
-        let [front, behind] = &self.scan;
+        let [front, behind] = &self.ready.scan;
         let template = if place.is_some() { behind } else { front };
-        template.fill(|slot| if slot == Slot::Limit { integer(rows) } else { after(place, slot) })
+        template.fill(|slot| if slot == Slot::Limit { integer(rows) } else { self.value(place, slot) })
     }
 
     /// A row may be committed in front of others that were claimed already. Where its key is looked up in the table itself before a later
     /// row of it is leased, none is overtaken.
     fn remembers(&self) -> bool {
-        self.layout.has_key_index
+        self.ready.layout.has_key_index
     }
 
     fn walks(&self) -> bool {
-        self.walk.is_some()
+        self.ready.walk.is_some()
     }
 
     fn patience(&self) -> Duration {
@@ -53,23 +79,23 @@ impl Source for Ready {
     }
 
     fn kinds_without_key(&self) -> usize {
-        self.walk.as_ref().map_or(0, |walk| walk.unkeyed.len())
+        self.ready.walk.as_ref().map_or(0, |walk| walk.unkeyed.len())
     }
 
     fn without_key(&self, kind: usize, place: Option<&Place>, rows: usize) -> Statement {
-        let [start, on] = self.walk.as_ref().and_then(|walk| walk.unkeyed.get(kind)).unwrap_or(&self.scan);
+        let [start, on] = self.ready.walk.as_ref().and_then(|walk| walk.unkeyed.get(kind)).unwrap_or(&self.ready.scan);
         let template = if place.is_some() { on } else { start };
-        template.fill(|slot| if matches!(slot, Slot::Keys | Slot::Limit) { integer(rows) } else { after(place, slot) })
+        template.fill(|slot| if matches!(slot, Slot::Keys | Slot::Limit) { integer(rows) } else { self.value(place, slot) })
     }
 
     fn with_key(&self, key: Option<&Reached>, keys: usize, rows: usize) -> Statement {
-        let [start, on] = self.walk.as_ref().map_or(&self.scan, |walk| &walk.keys);
+        let [start, on] = self.ready.walk.as_ref().map_or(&self.ready.scan, |walk| &walk.keys);
         let template = if key.is_some() { on } else { start };
         template.fill(|slot| match slot {
             Slot::Key => key.map_or(Value::Null, |(_, key)| Value::Text(String::from_utf8_lossy(key).into_owned())),
             Slot::Keys => integer(keys),
             Slot::Limit => integer(rows),
-            _ => Value::Null,
+            _ => self.value(None, slot),
         })
     }
 }
@@ -146,15 +172,16 @@ impl<D: Database> Outbox<D> {
 
         let mut statements = Vec::new();
         let written = ready.verdicts.settle(&request.worker, settlements, &mut statements);
-        statements.push(Source::scan(ready, start.after(), start.rows));
+        let searched_table = Searched { ready, scope: Scope::default() };
+        statements.push(searched_table.scan(start.after(), start.rows));
         let (transaction, rows) = writer.begin(statements)?;
         let mut results = Results::new(rows);
         let lost = ready.verdicts.lost(written, &mut results)?;
         let first = Segment::read(&ready.decoding, &mut results.next_rows()?)?;
 
-        let looked = search::look(&transaction, ready, &mut looking.progress, searched, start, first)?;
+        let looked = search::look(&transaction, &searched_table, &mut looking.progress, searched, start, first)?;
         let (unfinished, probe) = (looked.unfinished, looked.left_out());
-        let (mut found, mut passed) = looked.choose(random, searched, ready.remembers());
+        let (mut found, mut passed) = looked.choose(random, searched, searched_table.remembers());
         if let (false, Some(id)) = (looking.noticed, found.unusable_id()) {
             looking.noticed = true;
             *notice = Some(format!("rows whose id is not UTF-8 text are left alone, and hold back no others; such as `{id}`"));
@@ -172,13 +199,14 @@ impl<D: Database> Outbox<D> {
             let claimed = Claimed { batch: Batch::new(), refused: Vec::new(), unfinished };
             return Ok(Round { turn: Turn { lost, claimed }, faults: Vec::new(), raced: false });
         }
-        if weigh(ready, &transaction, &mut found, limits)? {
+        if weigh(ready, &transaction, &mut found, limits)?.0 {
             // Others were to be passed over than are left now.
             passed = None;
         }
-        let taken = Taking { ready, request, found: &found, probe }.take(transaction)?;
+        let of = [Part { tenant: "", found }];
+        let taken = Taking { ready, request, parts: &of, probe, horizon_ms: 0 }.take(transaction, false)?.0;
         let got = taken.decoded.batch.len() + taken.decoded.faults.len();
-        if got.saturating_mul(2) < found.choice.taken.len() {
+        if got.saturating_mul(2) < of.iter().map(|part| part.found.choice.taken.len()).sum() {
             looking.progress.lost_a_race(limits.rows);
         }
         looking.progress.keep(passed, true);
@@ -188,9 +216,9 @@ impl<D: Database> Outbox<D> {
     }
 }
 
-/// Weighs what was chosen, where the scan could not; whether rows that were chosen are left for the next claim.
-fn weigh<T: Transaction>(ready: &Ready, transaction: &T, found: &mut Found, limits: Limits) -> Result<bool, Trouble> {
-    let Some(weigh) = ready.weigh.as_ref().filter(|_| !found.choice.taken.is_empty()) else { return Ok(false) };
+/// Weighs what was chosen, where the scan could not; whether rows that were chosen are left for the next claim, and the bytes of the others.
+pub(crate) fn weigh<T: Transaction>(ready: &Ready, transaction: &T, found: &mut Found, limits: Limits) -> Result<(bool, u64), Trouble> {
+    let Some(weigh) = ready.weigh.as_ref().filter(|_| !found.choice.taken.is_empty()) else { return Ok((false, found.bytes())) };
     let kind = ready.decoding.ids;
     let ids = found.ids(found.choice.taken.iter().copied(), kind);
     let rows = transaction.execute(vec![weigh.fill(|slot| if slot == Slot::Ids { ids.clone() } else { Value::Null })])?;
@@ -199,155 +227,12 @@ fn weigh<T: Transaction>(ready: &Ready, transaction: &T, found: &mut Found, limi
     let size_of: HashMap<String, u64> = weighed.into_iter().enumerate().map(|(at, id)| (id, sizes.count(at))).collect();
     // One that is gone weighs nothing, and is not to be had.
     let sizes: Vec<u64> = search::names(&ids).iter().map(|id| size_of.get(id).copied().unwrap_or(0)).collect();
+    let taken = found.choice.taken.clone();
     let (choice, cut) = std::mem::take(&mut found.choice).weighed(limits, &sizes);
+    let kept: HashSet<usize> = choice.taken.iter().copied().collect();
+    let bytes = taken.iter().zip(&sizes).filter(|(at, _)| kept.contains(at)).fold(0_u64, |sum, (_, size)| sum.saturating_add(*size));
     found.choice = choice;
-    Ok(cut)
-}
-
-/// Taking what was found.
-struct Taking<'a> {
-    ready: &'a Ready,
-    request: &'a ClaimRequest,
-    found: &'a Found,
-    /// There may be rows in front of those that were found.
-    probe: bool,
-}
-
-/// What was taken.
-struct Taken {
-    decoded: Decoded,
-    refused: Vec<Refusal>,
-}
-
-impl Taking<'_> {
-    fn ids(&self, positions: impl Iterator<Item = usize>) -> Value {
-        self.found.ids(positions, self.ready.decoding.ids)
-    }
-
-    /// Ends the rows that can never be claimed again, leases the others, and commits.
-    fn take<T: Transaction>(&self, transaction: T) -> Result<Taken, Trouble> {
-        let claim = &self.ready.claim;
-        let choice = &self.found.choice;
-        let locked = match &claim.beside {
-            None => None,
-            Some(beside) => {
-                let mut all: Vec<usize> = choice.taken.iter().copied().chain(choice.refused.iter().map(|(at, _)| *at)).collect();
-                all.sort_unstable();
-                let ids = self.ids(all.into_iter());
-                Some(self.listed(&transaction, beside.lock.fill(|slot| if slot == Slot::Ids { ids.clone() } else { Value::Null }))?)
-            }
-        };
-        let (refused, cut) = self.refuse(&transaction, locked.as_ref())?;
-        let positions: Vec<usize> = choice.taken.iter().copied().filter(|at| !cut.contains(at)).collect();
-        if positions.is_empty() {
-            transaction.commit(Vec::new())?;
-            return Ok(Taken { decoded: Decoded { batch: Batch::new(), faults: Vec::new() }, refused });
-        }
-        let ids = self.ids(positions.iter().copied());
-        let keys = keys(self.found, &positions);
-        let value = |slot: Slot| match slot {
-            Slot::Ids => ids.clone(),
-            Slot::KeyOf => Value::Texts(keys.clone()),
-            Slot::Locked => locked.clone().unwrap_or(Value::Null),
-            Slot::Worker => Value::Text(self.request.worker.clone()),
-            Slot::Millis => millis(self.request.lease_ms),
-            Slot::Attempts => Value::Integer(i64::from(self.request.max_attempts)),
-            _ => Value::Null,
-        };
-        let lease = if self.probe { &claim.probe } else { &claim.lease };
-        let fetched = match &claim.beside {
-            None => {
-                let rows = transaction.commit(vec![lease.fill(value)])?;
-                self.ready.decoding.read(&mut Results::new(rows).next_rows()?)?
-            }
-            Some(beside) => {
-                let leased = self.listed(&transaction, lease.fill(value))?;
-                let of_leased = |template: &Template| template.fill(|slot| if slot == Slot::Ids { leased.clone() } else { value(slot) });
-                let mut statements: Vec<Statement> = beside.mark.iter().map(of_leased).collect();
-                let read_at = statements.len();
-                statements.push(of_leased(&beside.read));
-                let rows = transaction.commit(statements)?;
-                self.ready.decoding.read(&mut Results::new(rows.into_iter().skip(read_at).collect()).next_rows()?)?
-            }
-        };
-        Ok(Taken { decoded: self.ready.decoding.decode(self.in_order(fetched, &ids), false), refused })
-    }
-
-    /// Messages come back in no order. Where the order is no number, it is that of the ids, which the search has read in order.
-    fn in_order(&self, fetched: Fetched, ids: &Value) -> Fetched {
-        if self.ready.decoding.place_texts == 0 { fetched } else { fetched.in_order_of(ids) }
-    }
-
-    /// Ends rows dead; and the positions that must not be taken: behind a row of the same key that others had by now.
-    fn refuse<T: Transaction>(&self, transaction: &T, locked: Option<&Value>) -> Result<(Vec<Refusal>, HashSet<usize>), Trouble> {
-        let Claim { refuse, beside, .. } = &self.ready.claim;
-        let locked: Option<HashSet<String>> = locked.map(|ids| search::names(ids).into_iter().collect());
-        let mut refusals = Vec::new();
-        let mut cut = HashSet::new();
-        for (why, reason) in search::reasons(self.request) {
-            let positions: Vec<usize> = self.found.refused(why).collect();
-            if positions.is_empty() {
-                continue;
-            }
-            let ids = self.ids(positions.iter().copied());
-            let free: Vec<usize> = match &locked {
-                None => positions.clone(),
-                Some(locked) => {
-                    let names = search::names(&ids);
-                    positions.iter().zip(names).filter(|(_, id)| locked.contains(id)).map(|(at, _)| *at).collect()
-                }
-            };
-            let free = self.ids(free.into_iter());
-            let text = failure::recorded(&reason);
-            let at_least = if why == outbox_table::choose::Refused::AttemptsUsedUp { self.request.max_attempts } else { 0 };
-            let value = |slot: Slot| match slot {
-                Slot::Ids => free.clone(),
-                Slot::Text => Value::Text(text.clone()),
-                Slot::Attempts => Value::Integer(i64::from(at_least)),
-                _ => Value::Null,
-            };
-            let ended = self.listed(transaction, refuse.fill(value))?;
-            if let Some(beside) = beside.as_ref().and_then(|beside| beside.ended.as_ref()) {
-                transaction.execute(vec![beside.fill(|slot| if slot == Slot::Ids { ended.clone() } else { value(slot) })])?;
-            }
-            let ended = search::names(&ended);
-            let is_ended: HashSet<&String> = ended.iter().collect();
-            let not_ended: Vec<usize> =
-                positions.iter().zip(search::names(&ids)).filter(|(_, id)| !is_ended.contains(id)).map(|(at, _)| *at).collect();
-            cut.extend(self.behind(&not_ended));
-            refusals.extend(ended.into_iter().map(|id| Refusal { id, failure: reason.clone() }));
-        }
-        Ok((refusals, cut))
-    }
-
-    /// The chosen positions behind one of these, of the same key.
-    fn behind(&self, positions: &[usize]) -> Vec<usize> {
-        if positions.is_empty() || !self.ready.layout.config.strict_order {
-            return Vec::new();
-        }
-        let taken = &self.found.choice.taken;
-        let (of_these, of_taken) = (self.found.keys(positions.iter().copied()), self.found.keys(taken.iter().copied()));
-        let first = |key: &[u8]| positions.iter().enumerate().find(|(at, _)| of_these.get(*at) == Some(key)).map(|(_, position)| *position);
-        let is_behind = |(at, position): &(usize, &usize)| of_taken.get(*at).and_then(first).is_some_and(|first| first < **position);
-        taken.iter().enumerate().filter(is_behind).map(|(_, position)| *position).collect()
-    }
-
-    /// Runs a statement that returns ids.
-    fn listed<T: Transaction>(&self, transaction: &T, statement: Statement) -> Result<Value, Trouble> {
-        let rows = transaction.execute(vec![statement])?;
-        let ids = self.ready.decoding.ids.read(&mut Results::new(rows).next_rows()?)?;
-        Ok(ids.into_value())
-    }
-}
-
-/// The keys at positions. Those that are not UTF-8 (in a database without an encoding) are replaced: two that come to be the same hold each
-/// other back, and nothing else.
-fn keys(found: &Found, positions: &[usize]) -> Column {
-    let mut keys = Column::new();
-    for key in found.keys(positions.iter().copied()).iter() {
-        keys.push(key.map(String::from_utf8_lossy).as_deref().map(str::as_bytes));
-    }
-    keys
+    Ok((cut, bytes))
 }
 
 fn not_ready() -> Failure {

@@ -38,6 +38,28 @@ pub(crate) struct Layout {
     pub(crate) has_key_index: bool,
     /// The table of leases beside the table.
     pub(crate) side: Option<TableName>,
+    /// What the table is to fan-out.
+    pub(crate) role: Role,
+    /// The column of tenants that searches keep to, one at a time.
+    pub(crate) tenant: Option<Ident>,
+    /// Claims tell the tenant and the generation of each event.
+    pub(crate) tells_emissions: bool,
+}
+
+/// What a table is to fan-out.
+#[derive(Debug, Clone)]
+pub(crate) enum Role {
+    /// Nothing.
+    None,
+    /// It has the events.
+    Events {
+        /// The column of tenants; none: there are no tenants.
+        tenant: Option<Ident>,
+        /// The table of emissions.
+        emissions: TableName,
+    },
+    /// It has the deliveries.
+    Deliveries,
 }
 
 impl Layout {
@@ -69,9 +91,35 @@ impl Layout {
             ids,
             side,
             info,
+            role: Role::None,
+            tenant: None,
+            tells_emissions: false,
         };
         layout.check_types()?;
         Ok(Self { has_key_index: layout.finds_key_index(), ..layout })
+    }
+
+    /// The same table as what it is to fan-out.
+    pub(crate) fn with_role(self, role: Role) -> Self {
+        Self { role, ..self }
+    }
+
+    /// The same table of events, searched by tenant if it has any, and telling emissions.
+    pub(crate) fn telling_emissions(self) -> Self {
+        let layout = Self { tells_emissions: true, ..self };
+        match &layout.role {
+            Role::Events { tenant: Some(tenant), .. } => {
+                let tenant = tenant.clone();
+                layout.by_tenant(tenant)
+            }
+            _ => layout,
+        }
+    }
+
+    /// The same table, searched by tenant.
+    pub(crate) fn by_tenant(self, tenant: Ident) -> Self {
+        let layout = Self { tenant: Some(tenant), ..self };
+        Self { has_key_index: layout.finds_key_index(), ..layout }
     }
 
     pub(crate) fn table(&self) -> &TableName {
@@ -156,6 +204,35 @@ impl Layout {
         Ok(())
     }
 
+    /// Refuses a column of tenants that says nothing of some rows, or nothing that can be compared.
+    pub(crate) fn check_tenant(&self) -> Result<(), Failure> {
+        let Some(tenant) = self.config.tenant() else { return Ok(()) };
+        let Some(found) = self.column(&tenant) else {
+            let remedy = if self.config.columns.is_none() { "; `outhaul schema --apply` adds it" } else { "" };
+            let (table, columns) = (&self.info.name, self.info.column_names());
+            let what = format!("the table {table} has no column `{}` (columns: {columns}){remedy}", tenant.name());
+            return Err(invalid("fan_out.tenant", &what));
+        };
+        let refuse = |what: &str| Err(invalid("fan_out.tenant", &format!("the column `{}` {what}", found.name)));
+        if !found.not_null {
+            return refuse("may be NULL: set it NOT NULL, or such events are never expanded");
+        }
+        if matches!(found.kind, Kind::Text | Kind::Uuid | Kind::Integer) {
+            Ok(())
+        } else {
+            refuse(&format!("is declared `{}`; it must be text, varchar, uuid, smallint, integer or bigint", found.declared))
+        }
+    }
+
+    /// How tenants are written.
+    pub(crate) fn tenants(&self) -> IdKind {
+        match self.tenant.as_ref().map(|tenant| self.kind(tenant)) {
+            Some(Kind::Uuid) => IdKind::Uuid,
+            Some(Kind::Integer) => IdKind::Integer,
+            _ => IdKind::Text,
+        }
+    }
+
     /// Whether rows of one key can be found in order without reading those of others.
     fn finds_key_index(&self) -> bool {
         let (Some(key), Some(_)) = (&self.columns.key, &self.key_type) else { return false };
@@ -167,7 +244,8 @@ impl Layout {
         self.info.indexes.iter().any(|index| {
             // Without a condition of its own, the index holds settled rows too: a walk would go through all of them.
             let mut names = index.columns.iter().map(String::as_str);
-            index.partial && names.next() == Some(key.name()) && order.iter().all(|column| names.next() == Some(column.name()))
+            let of_tenant = self.tenant.as_ref().is_none_or(|tenant| names.next() == Some(tenant.name()));
+            index.partial && of_tenant && names.next() == Some(key.name()) && order.iter().all(|column| names.next() == Some(column.name()))
         })
     }
 }

@@ -9,9 +9,10 @@
 //! Leases beside the table take two steps. A statement sees other tables as they were when it began, even after it has waited for a
 //! lock; so the rows are locked first, and their leases are judged by a later statement.
 
-use crate::ops::{EQ, GE, LT, PLUS, text};
+use crate::ops::{CONCAT, EQ, GE, LT, PLUS, text};
 use crate::statements::{LOCK, Sql, template};
 use crate::time::{Clock, later};
+use outbox_table::database::ColumnType;
 use outbox_table::decode::Decoding;
 use outbox_table::settle::Change;
 use outbox_table::template::{Slot, Template};
@@ -26,6 +27,9 @@ pub(crate) struct Claim {
     pub(crate) probe: Template,
     /// Ends rows of `Ids` dead that are due and were claimed at least `Attempts` times; returns their ids.
     pub(crate) refuse: Template,
+    /// Of deliveries: ends rows of `Ids` dead that are due, were tried, and are older than `Horizon`, with the code that they have; returns
+    /// their ids.
+    pub(crate) expire: Option<Template>,
     pub(crate) beside: Option<Beside>,
 }
 
@@ -50,6 +54,7 @@ impl Claim {
             lease: lease(false),
             probe: lease(sql.0.has_key_index),
             refuse: sql.refuse(decoding),
+            expire: sql.expire(decoding),
             beside: beside.then(|| Beside {
                 lock: sql.lock_free(decoding),
                 mark: sql.mark(),
@@ -68,8 +73,9 @@ impl Sql<'_> {
             self.order_columns().iter().zip(["o1", "o2"]).map(|((column, _), name)| format!(", {column} AS {name}")).collect();
         let key = self.0.columns.key.as_ref().filter(|_| self.0.key_type.is_some());
         let key = key.map(|key| format!(", {} AS native", self.column(key))).unwrap_or_default();
+        let tenant = self.0.tenant.as_ref().map(|tenant| format!(", {} AS tenant", self.column(tenant))).unwrap_or_default();
         format!(
-            "SELECT {id} AS id{key}{order} FROM {} WHERE {id} {} AND {} AND {} AND ({most} {EQ} 0 OR {} {LT} {most}){}",
+            "SELECT {id} AS id{key}{tenant}{order} FROM {} WHERE {id} {} AND {} AND {} AND ({most} {EQ} 0 OR {} {LT} {most}){}",
             self.from(),
             self.any_id(slot),
             self.unsettled(),
@@ -87,10 +93,11 @@ impl Sql<'_> {
                 let order: Vec<String> = self.order_columns().into_iter().map(|(column, _)| column).collect();
                 let names = if order.len() == 1 { "k.o1" } else { "k.o1, k.o2" };
                 format!(
-                    " AND CASE WHEN k.place {EQ} 1 THEN NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {} {EQ} k.native \
+                    " AND CASE WHEN k.place {EQ} 1 THEN NOT EXISTS (SELECT 1 FROM {} AS t WHERE {}{} AND {} {EQ} k.native \
                      AND ROW({}) {LT} ROW({names})) ELSE true END",
                     self.0.table(),
                     self.unsettled(),
+                    self.of_tenant("k.tenant"),
                     self.column(key),
                     order.join(", "),
                 )
@@ -120,8 +127,9 @@ impl Sql<'_> {
 
     fn lease_within(self, decoding: &Decoding, probe: bool) -> Template {
         let layout = self.0;
+        let (emitted, more) = self.emitted();
         let text = format!(
-            "{} UPDATE {} AS t SET {} WHERE {} {} RETURNING {}",
+            "{} UPDATE {} AS t SET {} WHERE {} {} RETURNING {}{emitted}",
             self.chain(Slot::Ids, true, probe),
             layout.table(),
             self.lease_sets().join(", "),
@@ -129,7 +137,7 @@ impl Sql<'_> {
             self.kept(),
             self.message(decoding, &self.attempts(), true)
         );
-        template(&text, &decoding.columns())
+        template(&text, &[decoding.columns(), more].concat())
     }
 
     fn lease_beside(self, decoding: &Decoding, probe: bool) -> Template {
@@ -169,8 +177,33 @@ impl Sql<'_> {
         let lock = if self.0.side.is_none() { format!(" ORDER BY {id} {LOCK} OF t SKIP LOCKED") } else { String::new() };
         let rows = format!("{id} {EQ} ANY (ARRAY(SELECT f.id FROM f))");
         let write = self.write(Change::Dead, &rows).unwrap_or_else(|| format!("UPDATE {table} AS t SET {id} = {id} WHERE {rows}"));
-        let shown = if decoding.ids == outbox_table::ids::IdKind::Integer { format!("CAST({id} AS bigint)") } else { text(&id) };
-        template(&format!("WITH f AS MATERIALIZED ({free}{lock}) {write} RETURNING {shown}"), &[decoding.ids.column()])
+        let text = self.ending(Change::Dead, &format!("f AS MATERIALIZED ({free}{lock}), "), &write);
+        template(&text, &[decoding.ids.column()])
+    }
+
+    fn expire(self, decoding: &Decoding) -> Option<Template> {
+        let (columns, id, table) = (&self.0.columns, self.id(), self.0.table());
+        let code = columns.code.as_ref()?;
+        let free = format!(
+            "SELECT {id} AS id FROM {table} AS t WHERE {id} {} AND {} AND {} AND {} ORDER BY {id} {LOCK} OF t SKIP LOCKED",
+            self.any_id(Slot::Ids),
+            self.unsettled(),
+            self.due(),
+            self.too_old()?,
+        );
+        let error = columns.last_error.as_ref()?;
+        let mut sets: Vec<String> = self.sets(Change::Dead);
+        sets.retain(|set| !set.starts_with(&format!("{code} =")) && !set.starts_with(&format!("{error} =")));
+        sets.push(format!("{code} = coalesce({}, {})", self.column(code), text(&Slot::Code.to_string())));
+        // What was recorded last says why it was not sent.
+        let last = format!("coalesce('; the last failure: ' {CONCAT} {}, '')", self.column(error));
+        sets.push(format!("{error} = pg_catalog.left(({} {CONCAT} {last}), 4096)", text(&Slot::Text.to_string())));
+        let sql = format!(
+            "WITH f AS MATERIALIZED ({free}) UPDATE {table} AS t SET {} WHERE {id} {EQ} ANY (ARRAY(SELECT f.id FROM f)) RETURNING {id}, {}",
+            sets.join(", "),
+            self.column(code)
+        );
+        Some(template(&sql, &[decoding.ids.column(), ColumnType::Bytes]))
     }
 
     fn lock_free(self, decoding: &Decoding) -> Template {
@@ -196,7 +229,8 @@ impl Sql<'_> {
 
     fn read(self, decoding: &Decoding) -> Template {
         let message = self.message(decoding, &self.attempts(), true);
-        let text = format!("SELECT {message} FROM {} WHERE {} {}", self.from(), self.id(), self.any_id(Slot::Ids));
-        template(&text, &decoding.columns())
+        let (emitted, more) = self.emitted();
+        let text = format!("SELECT {message}{emitted} FROM {} WHERE {} {}", self.from(), self.id(), self.any_id(Slot::Ids));
+        template(&text, &[decoding.columns(), more].concat())
     }
 }

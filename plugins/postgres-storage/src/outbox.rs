@@ -1,7 +1,8 @@
 //! The storage: a configuration, two connections, and, once the table is there, its statements.
 
 use crate::claim::Looking;
-use crate::layout::{Layout, Order, state_text};
+use crate::fan_out::{self, FanOut};
+use crate::layout::{Layout, Order, Role, state_text};
 use crate::lock::Claim;
 use crate::statements::Sql;
 use crate::walk::Walk;
@@ -10,10 +11,11 @@ use outbox_table::config::{Config, StateValue};
 use outbox_table::database::{Access, ColumnType, Database, Results, SqlError, SqlErrorCode, Statement, Value};
 use outbox_table::decode::Decoding;
 use outbox_table::failure;
+use outbox_table::ident::{Ident, TableName};
 use outbox_table::ids::IdKind;
 use outbox_table::page;
 use outbox_table::random::Random;
-use outbox_table::settle::Verdicts;
+use outbox_table::settle::{Change, Verdicts};
 use outbox_table::template::{Slot, Template};
 use outhaul_sdk::{Counts, Description, Failure, FailureCode, NotificationSource, WakeSource};
 
@@ -31,6 +33,8 @@ pub struct Outbox<D> {
     /// None: the table is not there yet.
     pub(crate) ready: Option<Ready>,
     pub(crate) looking: Looking,
+    /// None: its tables are not there yet, or there is none.
+    pub(crate) fan_out: Option<FanOut>,
 }
 
 /// A table that is there: its layout and statements.
@@ -45,14 +49,16 @@ pub(crate) struct Ready {
     pub(crate) weigh: Option<Template>,
     pub(crate) claim: Claim,
     pub(crate) verdicts: Verdicts,
-    stats: [Template; 2],
+    /// Where the table is searched by tenant: so many of them, from the first one, and behind one.
+    pub(crate) tenants: Option<[Template; 2]>,
+    pub(crate) stats: [Template; 2],
     try_states: Vec<(&'static str, Template)>,
     /// The table takes every configured state, or is outhaul's own.
     pub(crate) states_tried: bool,
 }
 
 impl Ready {
-    fn new(layout: Layout) -> Self {
+    pub(crate) fn new(layout: Layout) -> Self {
         let config = &layout.config;
         let decoding = Decoding {
             ids: layout.ids,
@@ -69,14 +75,20 @@ impl Ready {
             extra_headers: config.extra_headers.values().cloned().collect(),
         };
         let sql = Sql(&layout);
+        let verdicts = Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding))
+            .with_lock(sql.lock(), layout.side.is_some())
+            .with_renewal_lock(sql.lock_at_once());
+        let verdicts = match &layout.role {
+            Role::Deliveries => verdicts.with_suppressed(sql.fenced(Change::Suppressed, &decoding)),
+            _ => verdicts,
+        };
         Self {
             scan: sql.scan(&decoding),
             walk: Walk::new(sql, &decoding),
             weigh: sql.weigh(&decoding),
             claim: Claim::new(sql, &decoding),
-            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding))
-                .with_lock(sql.lock(), layout.side.is_some())
-                .with_renewal_lock(sql.lock_at_once()),
+            verdicts,
+            tenants: sql.tenants(),
             stats: sql.stats(),
             try_states: sql.try_states(),
             states_tried: config.columns.is_none(),
@@ -100,9 +112,17 @@ impl<D: Database> Outbox<D> {
                 .map_err(|error| failure::of_sql(&error, &format!("opening the database `{}`", config.database)))
         };
         let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
-        let mut outbox =
-            Self { config, writer, reader, random: Random::from_system(), notice: None, ready: None, looking: Looking::default() };
-        if inspect::table(&outbox.reader, &outbox.config.table, "table")?.is_some() && outbox.has_leases()? {
+        let mut outbox = Self {
+            config,
+            writer,
+            reader,
+            random: Random::from_system(),
+            notice: None,
+            ready: None,
+            looking: Looking::default(),
+            fan_out: None,
+        };
+        if inspect::table(&outbox.reader, &outbox.config.table, "table")?.is_some() && outbox.has_leases()? && outbox.has_fan_out()? {
             outbox.ready()?;
         }
         let wake = match outbox.channel()? {
@@ -123,15 +143,8 @@ impl<D: Database> Outbox<D> {
     }
 
     fn own_channel(&self) -> Result<String, Failure> {
-        let table = match inspect::table(&self.reader, &self.config.table, "table")? {
-            Some(info) => info.name,
-            None => self.config.table.clone(),
-        };
-        let schema = match &table.schema {
-            Some(schema) => schema.name().to_owned(),
-            None => inspect::current_schema(&self.reader)?,
-        };
-        Ok(names::channel(&schema, &table.table))
+        let table = self.own_name()?;
+        Ok(names::channel(table.schema.as_ref().map_or("", Ident::name), &table.table))
     }
 
     /// What is to be told to whoever runs the storage; each thing once.
@@ -144,7 +157,20 @@ impl<D: Database> Outbox<D> {
         let table = &self.config.table;
         let info = inspect::table(&self.reader, table, "table")?
             .ok_or_else(|| inspect::missing(&self.reader, table, "table", self.config.columns.is_none()))?;
-        Layout::new(self.config.clone(), info)
+        let layout = Layout::new(self.config.clone(), info)?;
+        if self.config.fan_out.is_none() {
+            return Ok(layout);
+        }
+        let emissions = fan_out::schema::tables(&layout.info.name).map_err(fan_out::invalid)?.emissions;
+        Ok(layout.with_role(Role::Events { tenant: self.config.tenant(), emissions }))
+    }
+
+    /// Whether the tables of fan-out are there, or none are needed.
+    fn has_fan_out(&self) -> Result<bool, Failure> {
+        match self.layout()?.role {
+            Role::Events { emissions, .. } => Ok(inspect::table(&self.reader, &emissions, "fan_out")?.is_some()),
+            _ => Ok(true),
+        }
     }
 
     /// Whether the table of leases is there, or none is needed.
@@ -165,6 +191,11 @@ impl<D: Database> Outbox<D> {
                     let info = inspect::table(&self.reader, side, "lease_table")?
                         .ok_or_else(|| inspect::missing(&self.reader, side, "lease_table", true))?;
                     schema::check_leases(side, &info)?;
+                }
+                if let Role::Events { emissions, .. } = &layout.role {
+                    layout.check_tenant()?;
+                    inspect::table(&self.reader, emissions, "fan_out")?
+                        .ok_or_else(|| inspect::missing(&self.reader, emissions, "fan_out", true))?;
                 }
                 if layout.config.columns.is_some() {
                     self.check_states(&layout)?;
@@ -206,6 +237,7 @@ impl<D: Database> Outbox<D> {
     fn look_afresh(&mut self) {
         self.ready = None;
         self.looking = Looking::default();
+        self.fan_out = None;
     }
 
     /// The failure for a database error. Looks at the table afresh if it is no longer what it was, and says what is wrong with it now.
@@ -313,14 +345,45 @@ impl<D: Database> Outbox<D> {
             })?;
         }
         self.look_afresh();
+        if self.config.fan_out.is_some() {
+            self.fan_out()?;
+        }
         self.ready().map(|_| ())
     }
 
     fn ddl(&self) -> Result<schema::Ddl, Failure> {
-        match &self.config.columns {
-            None => schema::own(&self.config.table, self.channel()?.as_deref()),
-            Some(_) => Ok(schema::beside(&self.layout()?)),
+        let mut ddl = match &self.config.columns {
+            None => schema::own(&self.config.table, self.channel()?.as_deref())?,
+            Some(_) => schema::beside(&self.layout()?),
+        };
+        if self.config.fan_out.is_some() {
+            let events = match &self.config.columns {
+                None => self.own_name()?,
+                Some(_) => {
+                    let layout = self.layout()?;
+                    layout.check_tenant()?;
+                    layout.info.name
+                }
+            };
+            if let (None, Some(tenant)) = (&self.config.columns, self.config.tenant()) {
+                ddl.extend(fan_out::schema::tenants(&events, &tenant).map_err(fan_out::invalid)?);
+            }
+            let tables = fan_out::schema::tables(&events).map_err(fan_out::invalid)?;
+            ddl.extend(fan_out::schema::beside(&tables).map_err(fan_out::invalid)?);
         }
+        Ok(ddl)
+    }
+
+    /// The name of outhaul's own table, with its schema: where it is, or else where it would be created.
+    fn own_name(&self) -> Result<TableName, Failure> {
+        if let Some(info) = inspect::table(&self.reader, &self.config.table, "table")? {
+            return Ok(info.name);
+        }
+        let mut name = self.config.table.clone();
+        if name.schema.is_none() {
+            name.schema = Ident::new(inspect::current_schema(&self.reader)?).ok();
+        }
+        Ok(name)
     }
 }
 

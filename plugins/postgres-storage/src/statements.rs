@@ -4,12 +4,12 @@
 //! The fence is in each statement that writes a verdict: only rows that the worker still holds and that are not settled.
 
 use crate::inspect::Kind;
-use crate::layout::{Layout, Order};
-use crate::ops::{EQ, GT, MINUS, TIMES, text};
+use crate::layout::{Layout, Order, Role};
+use crate::ops::{EQ, GE, GT, LE, LT, MINUS, PLUS, TIMES, text};
 use crate::time::{self, Clock, later, long_ago, now_ms, passed};
 use outbox_table::database::{ColumnType, Value};
 use outbox_table::decode::Decoding;
-use outbox_table::ident::Ident;
+use outbox_table::ident::{Ident, TableName};
 use outbox_table::search::Place;
 use outbox_table::settle::{Change, Fenced};
 use outbox_table::template::{Placeholder, Slot, Template};
@@ -42,6 +42,17 @@ pub(crate) fn after(place: Option<&Place>, slot: Slot) -> Value {
         (Some(Place::Texts(texts)), Slot::AfterToo) => texts.get(1).map_or(Value::Null, |text| Value::Text(text.clone())),
         _ => Value::Null,
     }
+}
+
+/// How an event is named among the emissions: expressions.
+#[derive(Debug)]
+pub(crate) struct Emission {
+    pub(crate) table: TableName,
+    /// As text.
+    pub(crate) tenant: String,
+    /// As text.
+    pub(crate) event: String,
+    pub(crate) generation: String,
 }
 
 /// Expressions over the table and its leases, from which statements are put together. The table is seen as `t`, the leases as `l`.
@@ -94,6 +105,35 @@ impl Sql<'_> {
             [only] => format!("{column} {EQ} {only}"),
             several => format!("{column} {EQ} ANY (ARRAY[{}])", several.join(", ")),
         }
+    }
+
+    /// What a search keeps to: unsettled rows, of one tenant where it goes by tenant.
+    pub(crate) fn searched(self) -> String {
+        let tenant = self.of_tenant(&text(&Slot::Tenant.to_string()));
+        format!("{}{tenant}", self.unsettled())
+    }
+
+    /// `AND ..` for rows of a tenant, which is given as text.
+    pub(crate) fn of_tenant(self, given: &str) -> String {
+        let Some(tenant) = &self.0.tenant else { return String::new() };
+        format!(" AND {} {EQ} CAST({given} AS {})", self.column(tenant), self.0.type_of(tenant))
+    }
+
+    /// Tenants with unsettled rows, so many of them: from the first one, and behind one. Goes from one to the next by an index.
+    pub(crate) fn tenants(self) -> Option<[Template; 2]> {
+        let (tenant, table, unsettled) = (self.column(self.0.tenant.as_ref()?), self.0.table(), self.unsettled());
+        let first = format!("CAST({} AS {})", text(&Slot::Key.to_string()), self.0.type_of(self.0.tenant.as_ref()?));
+        Some([String::new(), format!(" AND {tenant} {GT} {first}")].map(|behind| {
+            let sql = format!(
+                "WITH RECURSIVE h(k, n) AS ((SELECT {tenant}, 1 FROM {table} AS t WHERE {unsettled}{behind} ORDER BY {tenant} LIMIT 1) \
+                 UNION ALL SELECT x.k, (h.n {PLUS} 1) FROM h CROSS JOIN LATERAL (SELECT {tenant} AS k FROM {table} AS t \
+                 WHERE {unsettled} AND {tenant} {GT} h.k ORDER BY {tenant} LIMIT 1) AS x WHERE h.n {LT} CAST({} AS bigint)) \
+                 SELECT {} FROM h ORDER BY h.n",
+                Slot::Keys,
+                text("h.k"),
+            );
+            template(&sql, &[ColumnType::Bytes])
+        }))
     }
 
     /// Due now and not leased.
@@ -167,17 +207,41 @@ impl Sql<'_> {
 
     /// Behind the place in the slots.
     pub(crate) fn behind(self) -> String {
-        let columns = self.order_columns();
-        // A text goes in as text, whatever is made of it.
-        let value = |slot: Slot, kind: &str| {
-            if kind == "bigint" { format!("CAST({slot} AS bigint)") } else { format!("CAST({} AS {kind})", text(&slot.to_string())) }
-        };
-        match columns.as_slice() {
-            [(first, first_type), (second, second_type)] => {
-                format!("ROW({first}, {second}) {GT} ROW({}, {})", value(Slot::After, first_type), value(Slot::AfterToo, second_type))
-            }
-            columns => columns.first().map_or_else(String::new, |(only, kind)| format!("{only} {GT} {}", value(Slot::After, kind))),
+        let (columns, values) = self.places();
+        match (columns.as_slice(), values.as_slice()) {
+            ([only], [value]) => format!("{only} {GT} {value}"),
+            (columns, values) => format!("ROW({}) {GT} ROW({})", columns.join(", "), values.join(", ")),
         }
+    }
+
+    /// What the order is made of, and the values of the place in the slots.
+    fn places(self) -> (Vec<String>, Vec<String>) {
+        // A text goes in as text, whatever is made of it.
+        let value = |(slot, (column, kind)): (Slot, (String, String))| {
+            let given = if kind == "bigint" { slot.to_string() } else { text(&slot.to_string()) };
+            (column, format!("CAST({given} AS {kind})"))
+        };
+        [Slot::After, Slot::AfterToo].into_iter().zip(self.order_columns()).map(value).unzip()
+    }
+
+    /// What a scan goes through, from the front or from behind a place, and in which order.
+    ///
+    /// That a row is the tenant's is said by two bounds. If it were said by one value, an index by the order alone would seem to do as well,
+    /// and that has the rows of all tenants.
+    fn gone_through(self, behind: bool) -> (String, String) {
+        let (unsettled, order) = (self.unsettled(), self.order());
+        let Some(tenant) = &self.0.tenant else {
+            return (if behind { format!("{unsettled} AND {}", self.behind()) } else { unsettled }, order);
+        };
+        let given = format!("CAST({} AS {})", text(&Slot::Tenant.to_string()), self.0.type_of(tenant));
+        let tenant = self.column(tenant);
+        let from = if behind {
+            let (columns, values) = self.places();
+            format!("ROW({tenant}, {}) {GT} ROW({given}, {})", columns.join(", "), values.join(", "))
+        } else {
+            format!("{tenant} {GE} {given}")
+        };
+        (format!("{unsettled} AND {from} AND {tenant} {LE} {given}"), format!("{tenant}, {order}"))
     }
 
     /// The place, as the host side reads it.
@@ -201,7 +265,7 @@ impl Sql<'_> {
     }
 
     /// The id, as the host side reads it.
-    fn shown_id(self) -> String {
+    pub(crate) fn shown_id(self) -> String {
         if self.0.ids == outbox_table::ids::IdKind::Integer { format!("CAST({} AS bigint)", self.id()) } else { text(&self.id()) }
     }
 
@@ -221,7 +285,7 @@ impl Sql<'_> {
     /// Bytes that a message takes in a batch. Headers count twice: as they are stored, and as the text and the offsets that they become.
     /// Text and bytes are measured without being read; so is JSON and whatever else is written out, unless it is to be `exact`: by what it
     /// takes up in the table, compressed.
-    fn size(self, exact: bool) -> String {
+    pub(crate) fn size(self, exact: bool) -> String {
         let layout = self.0;
         let columns = &layout.columns;
         let length = |name: &Ident| {
@@ -251,10 +315,22 @@ impl Sql<'_> {
         }
         let due = self.due();
         parts.push(format!("{} AS k", self.key()));
-        parts.push(format!("CAST(({due}) AS integer) AS d"));
+        parts.push(match self.too_old() {
+            Some(too_old) => format!("CASE WHEN NOT ({due}) THEN 0 WHEN {too_old} THEN 2 ELSE 1 END AS d"),
+            None => format!("CAST(({due}) AS integer) AS d"),
+        });
         parts.push(format!("{} AS a", self.attempts()));
         parts.push(format!("CASE WHEN {due} THEN {} ELSE 0 END AS s", self.size(false)));
         parts.join(", ")
+    }
+
+    /// Of deliveries: tried, and older than `Horizon`.
+    pub(crate) fn too_old(self) -> Option<String> {
+        let columns = &self.0.columns;
+        let (Role::Deliveries, Some(created)) = (&self.0.role, &columns.created_at) else { return None };
+        let horizon = format!("CAST({} AS bigint)", Slot::Horizon);
+        let age = format!("({} {MINUS} {})", now_ms(), time::millis(self.0.clock(created), &self.column(created)));
+        Some(format!("({horizon} {GT} 0 AND {} {GT} 0 AND {age} {GT} {horizon})", self.attempts()))
     }
 
     /// The names that [`Sql::scanned`] gives.
@@ -281,13 +357,12 @@ impl Sql<'_> {
     /// rest.
     pub(crate) fn scan(self, decoding: &Decoding) -> [Template; 2] {
         let due = if self.0.config.strict_order && self.0.columns.key.is_some() { String::new() } else { format!(" AND {}", self.due()) };
-        [String::new(), format!(" AND {}", self.behind())].map(|behind| {
+        [false, true].map(|behind| {
+            let (rows, order) = self.gone_through(behind);
             let text = format!(
-                "SELECT {} FROM {} WHERE {}{behind}{due} ORDER BY {} LIMIT CAST({} AS bigint)",
+                "SELECT {} FROM {} WHERE {rows}{due} ORDER BY {order} LIMIT CAST({} AS bigint)",
                 self.scanned(decoding),
                 self.from(),
-                self.unsettled(),
-                self.order(),
                 Slot::Limit
             );
             template(&text, &self.scanned_columns(decoding))
@@ -346,7 +421,7 @@ impl Sql<'_> {
     }
 
     /// What a change writes into the table.
-    fn sets(self, change: Change) -> Vec<String> {
+    pub(crate) fn sets(self, change: Change) -> Vec<String> {
         let layout = self.0;
         let columns = &layout.columns;
         let mut sets = Vec::new();
@@ -366,6 +441,7 @@ impl Sql<'_> {
         let states = &layout.config.states;
         match change {
             Change::Delivered => sets.push(format!("{} = {}", columns.state, layout.state(&states.delivered))),
+            Change::Suppressed => sets.push(format!("{} = 'suppressed'", columns.state)),
             Change::Dead => sets.push(format!("{} = {}", columns.state, layout.state(&states.dead))),
             _ => {
                 sets.extend(layout.due_column().map(|due| format!("{due} = {}", later(layout.clock(due), &millis))));
@@ -374,11 +450,22 @@ impl Sql<'_> {
                 }
             }
         }
-        if matches!(change, Change::Delivered | Change::Dead) {
+        if matches!(change, Change::Delivered | Change::Suppressed | Change::Dead) {
             sets.extend(columns.done_at.as_ref().map(|done| format!("{done} = {}", time::now(layout.clock(done)))));
         }
-        if matches!(change, Change::Retry | Change::Dead) {
+        if matches!(change, Change::Retry | Change::Suppressed | Change::Dead) {
             sets.extend(columns.last_error.as_ref().map(|column| format!("{column} = {}", self.cut_error(column))));
+        }
+        if let Some(code) = &columns.code {
+            match change {
+                Change::Delivered => sets.push(format!("{code} = NULL")),
+                Change::Retry | Change::Suppressed | Change::Dead => sets.push(format!("{code} = {}", text(&Slot::Code.to_string()))),
+                _ => {}
+            }
+        }
+        // Nobody needs the envelope any more.
+        if matches!((&layout.role, change), (Role::Deliveries, Change::Delivered | Change::Suppressed)) {
+            sets.push(format!("{} = NULL", columns.payload));
         }
         if let (Change::Release, Some(attempts)) = (change, &columns.attempts) {
             sets.push(format!("{attempts} = greatest((coalesce({}, 0) {MINUS} 1), 0)", self.column(attempts)));
@@ -402,7 +489,7 @@ impl Sql<'_> {
         let due = format!("available_at = {}", later(Clock::Zoned, &millis));
         let mut sets = match change {
             Change::Extend => return Some(format!("lease_until = {}", later(Clock::Zoned, &millis))),
-            Change::Delivered => return None,
+            Change::Delivered | Change::Suppressed => return None,
             // What the table has no column for is kept for whoever looks at the dead row.
             Change::Dead if columns.last_error.is_some() && columns.attempts.is_some() => return None,
             Change::Dead | Change::Retry | Change::Release => vec!["leased_by = NULL".to_owned(), "lease_until = 'epoch'".to_owned()],
@@ -431,27 +518,99 @@ impl Sql<'_> {
         Some(template(&text, &[]))
     }
 
+    /// Rows that a worker holds, which is given as text.
+    pub(crate) fn held(self, worker: &str) -> String {
+        let layout = self.0;
+        match (&layout.side, &layout.columns.leased_by) {
+            (Some(side), _) => format!(
+                "EXISTS (SELECT 1 FROM {side} AS l WHERE l.id {EQ} {} AND l.leased_by {EQ} {worker} AND l.born {EQ} {})",
+                self.id(),
+                self.born()
+            ),
+            (None, Some(holder)) => format!("{} {EQ} {worker}", text(&self.column(holder))),
+            (None, None) => "false".to_owned(),
+        }
+    }
+
     /// A change to the rows in `Ids` that `Worker` holds.
     pub(crate) fn fenced(self, change: Change, decoding: &Decoding) -> Fenced {
         let layout = self.0;
         let (id, given) = (self.id(), self.any_id(Slot::Ids));
         let worker = text(&Slot::Worker.to_string());
-        let held = match (&layout.side, &layout.columns.leased_by) {
-            (Some(side), _) => format!(
-                "EXISTS (SELECT 1 FROM {side} AS l WHERE l.id {EQ} {id} AND l.leased_by {EQ} {worker} AND l.born {EQ} {})",
-                self.born()
-            ),
-            (None, Some(holder)) => format!("{} {EQ} {worker}", text(&self.column(holder))),
-            (None, None) => "false".to_owned(),
-        };
+        let held = self.held(&worker);
         let rows = format!("{id} {given} AND {held} AND {}", self.unsettled());
         let ids = [decoding.ids.column()];
         let first = match self.write(change, &rows) {
-            Some(write) => template(&format!("{write} RETURNING {}", self.shown_id()), &ids),
+            Some(write) => template(&self.ending(change, "", &write), &ids),
             // Everything is written beside the table; the rows are locked already.
             None => template(&format!("SELECT {} FROM {} AS t WHERE {rows}", self.shown_id(), layout.table()), &ids),
         };
         Fenced { first, then: self.write_side(change, &format!("l.id {given} AND l.leased_by {EQ} {worker}")) }
+    }
+
+    /// A statement that writes a change behind `tables` (of `WITH`, each with a comma behind it), and returns the ids. What makes an event
+    /// dead says so among the emissions.
+    pub(crate) fn ending(self, change: Change, tables: &str, write: &str) -> String {
+        let tables = if tables.is_empty() { String::new() } else { format!("WITH {}", tables.trim_end_matches(", ")) };
+        let Some(emission) = self.emission().filter(|_| change == Change::Dead) else {
+            return format!("{tables} {write} RETURNING {}", self.shown_id());
+        };
+        let Emission { table, tenant, event, generation, .. } = emission;
+        let with = if tables.is_empty() { "WITH".to_owned() } else { format!("{tables},") };
+        format!(
+            "{with} w AS ({write} RETURNING {} AS id, {tenant} AS account_id, {event} AS notification_id, {generation} AS generation), \
+             e AS (INSERT INTO {table} AS e (account_id, notification_id, generation, state, error_code) \
+             SELECT w.account_id, w.notification_id, w.generation, 'quarantined', {} FROM w \
+             ON CONFLICT (account_id, notification_id, generation) DO UPDATE SET state = excluded.state, error_code = excluded.error_code, \
+             at = excluded.at) SELECT w.id FROM w",
+            self.shown_id(),
+            text(&Slot::Code.to_string())
+        )
+    }
+
+    /// What says among the emissions that the events in `r` are to be expanded again as the generation that they are.
+    pub(crate) fn requeued(self) -> Option<String> {
+        let Emission { table, tenant, event, generation } = self.emission()?;
+        Some(format!(
+            "e AS (INSERT INTO {table} AS e (account_id, notification_id, generation, state) SELECT {tenant}, {event}, {generation}, 'pending' \
+             FROM {} AS t WHERE {} {EQ} ANY (ARRAY(SELECT r.id FROM r)) ON CONFLICT (account_id, notification_id, generation) \
+             DO UPDATE SET state = excluded.state, error_code = NULL, at = excluded.at)",
+            self.0.table(),
+            self.id()
+        ))
+    }
+
+    /// What forgets the emissions of the events in `r`, which are deleted.
+    pub(crate) fn gone(self) -> Option<String> {
+        let Emission { table, tenant, event, .. } = self.emission()?;
+        Some(format!(
+            "e AS (DELETE FROM {table} AS e USING (SELECT {tenant} AS account_id, {event} AS notification_id FROM {} AS t \
+             WHERE {} {EQ} ANY (ARRAY(SELECT r.id FROM r)) OFFSET 0) AS x \
+             WHERE e.account_id {EQ} x.account_id AND e.notification_id {EQ} x.notification_id)",
+            self.0.table(),
+            self.id()
+        ))
+    }
+
+    /// How an event is named among the emissions; none: the table has no events of fan-out.
+    pub(crate) fn emission(self) -> Option<Emission> {
+        let Role::Events { tenant, emissions } = &self.0.role else { return None };
+        let tenant = tenant.as_ref().map_or_else(|| text("''"), |tenant| text(&self.column(tenant)));
+        let event = text(&self.id());
+        let highest = format!(
+            "(SELECT pg_catalog.max(e.generation) FROM {emissions} AS e WHERE e.account_id {EQ} {tenant} AND e.notification_id {EQ} {event})"
+        );
+        Some(Emission { table: emissions.clone(), generation: format!("coalesce({highest}, 1)"), tenant, event })
+    }
+
+    /// What is read of claimed events beside their messages: id, tenant, generation.
+    pub(crate) fn emitted(self) -> (String, Vec<ColumnType>) {
+        match self.emission() {
+            Some(Emission { tenant, event, generation, .. }) if self.0.tells_emissions => {
+                (format!(", {event}, {tenant}, {generation}"), vec![ColumnType::Bytes, ColumnType::Bytes, ColumnType::Integer])
+            }
+            _ => (String::new(), Vec::new()),
+        }
     }
 
     /// Locks the rows in `Ids`, in the order of their ids.

@@ -30,7 +30,7 @@ impl Walk {
         let key = sql.column(layout.columns.key.as_ref()?);
         let columns = sql.scanned_columns(decoding);
         let names = sql.scanned_names(decoding);
-        let (from, table, unsettled, due) = (sql.from(), layout.table(), sql.unsettled(), sql.due());
+        let (from, table, unsettled, due) = (sql.from(), layout.table(), sql.searched(), sql.due());
         let (scanned, order) = (sql.scanned(decoding), sql.order());
         let keyed = if layout.empty_keys { format!(" AND {key} {NE} ''") } else { String::new() };
         // What a mark has no value for: `k`, `d`, `s` and all that stands before the attempts.
@@ -79,7 +79,7 @@ impl Walk {
                 let text = format!(
                     "WITH p AS MATERIALIZED (SELECT {scanned}, pg_catalog.row_number() OVER (ORDER BY {order}) AS n FROM {from} \
                      WHERE {unsettled} AND {no_key}{behind} ORDER BY {order} LIMIT CAST({} AS bigint)) \
-                     SELECT {names_of_p} FROM p WHERE p.d {EQ} 1 UNION ALL SELECT {} FROM (SELECT pg_catalog.count(*) AS n FROM p) AS y \
+                     SELECT {names_of_p} FROM p WHERE p.d {NE} 0 UNION ALL SELECT {} FROM (SELECT pg_catalog.count(*) AS n FROM p) AS y \
                      LEFT JOIN p AS z ON z.n {EQ} y.n",
                     Slot::Keys,
                     mark(true, "y.n"),

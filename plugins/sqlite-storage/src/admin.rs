@@ -1,13 +1,15 @@
 //! What the command line needs: inserting, paging, and what becomes of settled rows.
 
+use crate::fan_out;
 use crate::layout::{Layout, state_literal};
 use crate::outbox::{Outbox, Ready, statement};
 use crate::statements::Sql;
 use crate::time::{self, NOW_MS};
 use outbox_table::config::{OnDelivered, PayloadEncoding, TimeUnit};
-use outbox_table::database::{Database, Results, Statement, Value};
+use outbox_table::database::{Database, Results, Statement, Transaction, Value};
 use outbox_table::insert::{self, Shape};
 use outbox_table::page::{self, MAX_PAGE};
+use outbox_table::search::Trouble;
 use outbox_table::settle::millis;
 use outhaul_sdk::{Batch, Column, Failure, Filter, Message, Page, RowState};
 
@@ -74,22 +76,8 @@ impl<D: Database> Outbox<D> {
     /// Those of the database.
     pub fn requeue(&mut self, filter: &Filter) -> Result<u64, Failure> {
         let ready = self.ready()?;
-        let layout = &ready.layout;
-        let mut sets = Vec::new();
-        if let Some(pending) = layout.config.states.pending.first() {
-            sets.push(format!("{} = {}", layout.columns.state, state_literal(pending)));
-        }
-        if let Some(attempts) = &layout.columns.attempts {
-            sets.push(format!("{attempts} = 0"));
-        }
-        for column in [&layout.columns.available_at, &layout.columns.lease_until].into_iter().flatten() {
-            sets.push(format!("{column} = {}", time::now(layout.unit())));
-        }
-        if let Some(done) = layout.columns.done_at.as_ref().filter(|done| !layout.is_not_null(done)) {
-            sets.push(format!("{done} = NULL"));
-        }
-        let change = format!("UPDATE {} SET {}", layout.table(), sets.join(", "));
-        self.change_dead(filter, &change, "requeuing dead rows")
+        let change = format!("UPDATE {} SET {}", ready.layout.table(), requeued(&ready.layout));
+        self.change_dead(filter, &change, fan_out::note_requeued, "requeuing dead rows")
     }
 
     /// Dead rows are deleted; returns how many.
@@ -99,11 +87,18 @@ impl<D: Database> Outbox<D> {
     pub fn discard(&mut self, filter: &Filter) -> Result<u64, Failure> {
         let ready = self.ready()?;
         let change = format!("DELETE FROM {}", ready.layout.table());
-        self.change_dead(filter, &change, "discarding dead rows")
+        self.change_dead(filter, &change, fan_out::note_gone, "discarding dead rows")
     }
 
-    /// Runs `change` on dead rows; their leases beside the table are forgotten.
-    fn change_dead(&mut self, filter: &Filter, change: &str, doing: &str) -> Result<u64, Failure> {
+    /// Runs `change` on dead rows; their leases beside the table are forgotten. What `note` makes of the query for their
+    /// ids comes first.
+    fn change_dead(
+        &mut self,
+        filter: &Filter,
+        change: &str,
+        note: impl Fn(&Layout, &str) -> Result<Option<String>, Failure>,
+        doing: &str,
+    ) -> Result<u64, Failure> {
         if filter.state.is_some_and(|state| state != RowState::Dead) {
             return Ok(0);
         }
@@ -115,6 +110,9 @@ impl<D: Database> Outbox<D> {
         let id = &layout.columns.id;
         let rows = format!("SELECT t.{id} FROM {} AS t WHERE true{conditions}", layout.table());
         let mut statements = Vec::new();
+        if let Some(note) = note(layout, &rows)? {
+            statements.push(statement(note, parameters.clone(), Vec::new()));
+        }
         if let Some(side) = &layout.side {
             statements.push(statement(format!("DELETE FROM {side} WHERE id IN ({rows})"), parameters.clone(), Vec::new()));
         }
@@ -158,15 +156,52 @@ impl<D: Database> Outbox<D> {
             if layout.info.autoincrement { String::new() } else { format!(" AND {order} < (SELECT max({order}) FROM {table} AS t)") };
         statements.push(statement(
             format!(
-                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1{keep} ORDER BY {order} LIMIT ?2)",
+                "DELETE FROM {table} WHERE {id} IN (SELECT t.{id} FROM {table} AS t WHERE {} AND {settled} < {NOW_MS} - ?1{keep} ORDER BY {order} LIMIT ?2) \
+                 RETURNING {id}",
                 state_condition(layout, RowState::Delivered)
             ),
             vec![millis(older_than_ms), Value::Integer(i64::from(limit))],
-            Vec::new(),
+            vec![ready.decoding.ids.column()],
         ));
-        let results = self.writer.execute(statements).map_err(|error| self.failed(&error, "purging"))?;
-        Ok(results.last().map_or(0, |rows| rows.changed))
+        match self.delete(statements) {
+            Ok(deleted) => Ok(deleted),
+            Err(Trouble::Sql(error)) => Err(self.failed(&error, "purging")),
+            Err(Trouble::Failure(failure)) => Err(failure),
+        }
     }
+
+    /// Runs statements of which the last one deletes rows and returns their ids, and deletes what was noted of those; how many there were.
+    fn delete(&self, statements: Vec<Statement>) -> Result<u64, Trouble> {
+        let (transaction, mut results) = self.writer.begin(statements)?;
+        let deleted = results.last().map_or(0, |rows| rows.changed);
+        let mut then = Vec::new();
+        if let (Some(ready), Some(rows)) = (&self.ready, results.pop())
+            && let Some(note) = fan_out::note_gone(&ready.layout, "SELECT value FROM json_each(?1)")?
+        {
+            let ids = ready.decoding.ids.read(&mut Results::new(vec![rows]).next_rows()?)?;
+            then.push(statement(note, vec![ids.into_value()], Vec::new()));
+        }
+        transaction.commit(then)?;
+        Ok(deleted)
+    }
+}
+
+/// What makes a settled row pending again, with no attempts counted.
+pub(crate) fn requeued(layout: &Layout) -> String {
+    let mut sets = Vec::new();
+    if let Some(pending) = layout.config.states.pending.first() {
+        sets.push(format!("{} = {}", layout.columns.state, state_literal(pending)));
+    }
+    if let Some(attempts) = &layout.columns.attempts {
+        sets.push(format!("{attempts} = 0"));
+    }
+    for column in [&layout.columns.available_at, &layout.columns.lease_until].into_iter().flatten() {
+        sets.push(format!("{column} = {}", time::now(layout.unit())));
+    }
+    if let Some(done) = layout.columns.done_at.as_ref().filter(|done| !layout.is_not_null(done)) {
+        sets.push(format!("{done} = NULL"));
+    }
+    sets.join(", ")
 }
 
 /// The condition for rows in a state, the table seen as `t`.

@@ -3,7 +3,10 @@
 use crate::Outbox;
 use outbox_table::database::{SqlError, SqlErrorCode};
 use outhaul_sdk::sql::{Connection, Dialect};
-use outhaul_sdk::{Batch, ClaimRequest, Claimed, Column, Counts, Description, Failure, Filter, Page, Settlement, Storage, Turn, log};
+use outhaul_sdk::{
+    Batch, ClaimRequest, Claimed, Column, Counts, DeliveryCounts, DeliveryFilter, DeliveryPage, DeliverySettlement, Description, Events,
+    Expansion, Failure, FanOutStorage, Filter, Page, Reemitted, SealedPage, Settlement, StatusChange, Storage, Turn, log,
+};
 
 outhaul_sdk::manifest!("../manifest.toml");
 
@@ -74,4 +77,56 @@ impl Storage for SqliteStorage {
     }
 }
 
-outhaul_sdk::export_storage!(SqliteStorage);
+impl FanOutStorage for SqliteStorage {
+    fn claim_events(&mut self, request: &ClaimRequest, tenant: Option<&str>) -> Result<Events, Failure> {
+        let events = self.0.claim_events(request, tenant);
+        self.tell();
+        events
+    }
+    fn expand(&mut self, worker: &str, expansions: &[Expansion], deliveries: &Batch) -> Result<Vec<String>, Failure> {
+        self.0.expand(worker, expansions, deliveries)
+    }
+    fn claim_deliveries(&mut self, request: &ClaimRequest, tenant: Option<&str>, horizon_ms: u64) -> Result<Claimed, Failure> {
+        let claimed = self.0.claim_deliveries(request, tenant, horizon_ms);
+        self.tell();
+        claimed
+    }
+    fn settle_deliveries(&mut self, worker: &str, settlements: &[DeliverySettlement]) -> Result<Vec<String>, Failure> {
+        self.0.settle_deliveries(worker, settlements)
+    }
+    fn extend_deliveries(&mut self, worker: &str, ids: &Column, lease_ms: u64) -> Result<Vec<String>, Failure> {
+        self.0.extend_deliveries(worker, ids, lease_ms)
+    }
+    fn delivery_stats(&mut self) -> Result<DeliveryCounts, Failure> {
+        self.0.delivery_stats()
+    }
+    fn reemit(&mut self, tenant: &str, event: &str) -> Result<Reemitted, Failure> {
+        self.0.reemit(tenant, event)
+    }
+    fn list_deliveries(&mut self, filter: &DeliveryFilter, after: Option<&str>, limit: u32) -> Result<DeliveryPage, Failure> {
+        self.0.list_deliveries(filter, after, limit)
+    }
+    fn requeue_deliveries(&mut self, filter: &DeliveryFilter) -> Result<u64, Failure> {
+        self.0.requeue_deliveries(filter)
+    }
+    fn list_sealed(&mut self, newest: &str, after: Option<&str>, limit: u32, max_bytes: u64) -> Result<SealedPage, Failure> {
+        self.0.list_sealed(newest, after, limit, max_bytes)
+    }
+    fn reseal(&mut self, deliveries: &Batch, previous: &Column) -> Result<u32, Failure> {
+        self.0.reseal(deliveries, previous)
+    }
+    fn read_status(&mut self, tenant: &str, after: u64, limit: u32) -> Result<Vec<StatusChange>, Failure> {
+        self.0.read_status(tenant, after, limit)
+    }
+    fn checkpoint(&mut self, tenant: &str, reader: &str) -> Result<u64, Failure> {
+        self.0.checkpoint(tenant, reader)
+    }
+    fn advance(&mut self, tenant: &str, reader: &str, expected: u64, through: u64) -> Result<bool, Failure> {
+        self.0.advance(tenant, reader, expected, through)
+    }
+    fn purge_deliveries(&mut self, older_than_ms: u64, limit: u32) -> Result<u64, Failure> {
+        self.0.purge_deliveries(older_than_ms, limit)
+    }
+}
+
+outhaul_sdk::export_storage!(SqliteStorage: fan_out);

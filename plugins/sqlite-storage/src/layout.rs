@@ -20,6 +20,8 @@ pub(crate) struct Layout {
     pub(crate) id_needs_check: bool,
     /// The table of leases beside the table.
     pub(crate) side: Option<TableName>,
+    /// The column of tenants, where searches go tenant by tenant.
+    pub(crate) by_tenant: Option<Ident>,
 }
 
 impl Layout {
@@ -37,8 +39,14 @@ impl Layout {
                 return Err(unknown(&format!("extra_headers.{name}"), name, &config, &info));
             }
         }
+        if let Some(tenant) = config.tenant() {
+            check_tenant(&tenant, &config, &info)?;
+        }
         let id = info.column(columns.id.name()).ok_or_else(|| unknown("columns.id", columns.id.name(), &config, &info))?.clone();
         let integer_ids = check_id(&id, &info)?;
+        if config.fan_out.is_some() && info.is_rowid(&id) && !info.autoincrement {
+            return Err(given_out_again(&id, &config));
+        }
         let (order, order_is_rowid) = order(&columns, &id, &info)?;
         let side = config
             .lease_table
@@ -55,8 +63,19 @@ impl Layout {
             order_is_rowid,
             integer_ids,
             side,
+            by_tenant: None,
             info,
         })
+    }
+
+    /// The same for searches that go tenant by tenant.
+    pub(crate) fn by_tenant(self, tenant: Ident) -> Self {
+        Self { by_tenant: Some(tenant), ..self }
+    }
+
+    /// The table holds deliveries.
+    pub(crate) fn is_deliveries(&self) -> bool {
+        self.columns.code.is_some()
     }
 
     pub(crate) fn table(&self) -> &TableName {
@@ -115,6 +134,38 @@ fn unknown(key: &str, name: &str, config: &Config, info: &TableInfo) -> Failure 
         "`{key}`: the table {} has no column `{name}` (columns: {}){hint}",
         config.table,
         info.column_names()
+    ))
+}
+
+/// Refuses a column that could not be searched for by the tenant's name.
+fn check_tenant(tenant: &Ident, config: &Config, info: &TableInfo) -> Result<(), Failure> {
+    let refuse = |what: String| Err(Failure::invalid_configuration(format!("`fan_out.tenant`: {what}")));
+    let Some(column) = info.column(tenant.name()) else {
+        let remedy = if config.columns.is_none() {
+            "; `outhaul schema` prints what adds it, `outhaul schema --apply` adds it"
+        } else {
+            "; leave the key out if there are no tenants"
+        };
+        return refuse(format!("the table {} has no column {tenant} (columns: {}){remedy}", config.table, info.column_names()));
+    };
+    if column.affinity == Affinity::Other {
+        return refuse(format!("the column {tenant} is declared `{}`; it must be declared as an INTEGER or TEXT type", column.declared));
+    }
+    if !column.not_null {
+        return refuse(format!(
+            "the column {tenant} may be NULL: make it NOT NULL, since an event without a tenant would never be expanded"
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses row numbers as ids of events that fan out: what deliveries, idempotency keys and the log call by an id must stay the only one.
+fn given_out_again(id: &ColumnInfo, config: &Config) -> Failure {
+    Failure::invalid_configuration(format!(
+        "`fan_out`: `{}`, the id of the table {}, is an INTEGER PRIMARY KEY without AUTOINCREMENT: SQLite gives the number of a deleted row \
+         out again, and an event that had the number of an earlier one would reach nobody. Rebuild the table with AUTOINCREMENT, or name \
+         a column of unique texts (UUIDs) as `columns.id`",
+        id.name, config.table
     ))
 }
 

@@ -1,8 +1,9 @@
 //! The storage: a configuration, two connections, and, once the table is there, its statements.
 
-use crate::claim::Looking;
+use crate::fan_out::{self, FanOut};
 use crate::layout::Layout;
 use crate::plan::{self, Scan};
+use crate::search::Looking;
 use crate::statements::Sql;
 use crate::walk::Walk;
 use crate::{inspect, schema};
@@ -10,10 +11,11 @@ use outbox_table::config::{Config, PayloadEncoding};
 use outbox_table::database::{Access, ColumnType, Database, Results, SqlError, SqlErrorCode, Statement, Value};
 use outbox_table::decode::Decoding;
 use outbox_table::failure;
+use outbox_table::fan_out::Turns;
 use outbox_table::ids::IdKind;
 use outbox_table::page;
 use outbox_table::random::Random;
-use outbox_table::settle::Verdicts;
+use outbox_table::settle::{Change, Verdicts};
 use outbox_table::template::{Slot, Template};
 use outhaul_sdk::{Counts, Description, Failure, FailureCode, WakeSource};
 
@@ -31,6 +33,12 @@ pub struct Outbox<D> {
     /// None: the table is not there yet.
     pub(crate) ready: Option<Ready>,
     pub(crate) looking: Looking,
+    /// None: it is not configured, or was not asked for yet.
+    pub(crate) fan_out: Option<FanOut>,
+    /// Whose turn it is to have events expanded.
+    pub(crate) event_turns: Turns<Looking>,
+    /// Whose turn it is to have deliveries claimed.
+    pub(crate) delivery_turns: Turns<Looking>,
 }
 
 /// A table that is there: its layout and statements.
@@ -42,15 +50,17 @@ pub(crate) struct Ready {
     pub(crate) walk: Option<Walk>,
     pub(crate) claim: Vec<Template>,
     pub(crate) refuse: Vec<Template>,
+    /// Of deliveries: ends them for their age.
+    pub(crate) refuse_old: Option<Template>,
     pub(crate) verdicts: Verdicts,
-    stats: [Template; 2],
+    pub(crate) stats: [Template; 2],
     try_states: Vec<(&'static str, Template)>,
     /// The table takes every configured state, or is outhaul's own.
     pub(crate) states_tried: bool,
 }
 
 impl Ready {
-    fn new<D: Database>(database: &D, layout: Layout) -> Result<Self, Failure> {
+    pub(crate) fn new<D: Database>(database: &D, layout: Layout) -> Result<Self, Failure> {
         let config = &layout.config;
         let decoding = Decoding {
             ids: if layout.integer_ids { IdKind::Integer } else { IdKind::Text },
@@ -64,14 +74,23 @@ impl Ready {
         };
         let sql = Sql(&layout);
         let walk = plan::walk(database, &layout, &decoding)?;
+        let mut verdicts = Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding));
+        let mut refuse = sql.refuse();
+        if layout.is_deliveries() {
+            verdicts = verdicts.with_suppressed(sql.fenced(Change::Suppressed, &decoding));
+        } else if let Some(note) = fan_out::note_dead(&layout)? {
+            refuse.push(note.clone());
+            verdicts = verdicts.with_after_dead(note);
+        }
         Ok(Self {
             scan: plan::scan(database, &layout, &decoding)?,
             claim: sql.claim(&decoding),
-            refuse: sql.refuse(),
-            verdicts: Verdicts::new(decoding.ids, |change| sql.fenced(change, &decoding)),
+            refuse,
+            refuse_old: sql.refuse_old(&decoding),
+            verdicts,
             stats: sql.stats(),
             try_states: sql.try_states(),
-            states_tried: config.columns.is_none(),
+            states_tried: config.columns.is_none() || layout.is_deliveries(),
             walk,
             decoding,
             layout,
@@ -100,9 +119,22 @@ impl<D: Database> Outbox<D> {
         let (writer, reader) = (connect(Access::ReadWrite)?, connect(Access::ReadOnly)?);
         let description =
             Description { strict_order: config.strict_order, prefers_fused: true, wake: WakeSource::DataVersion(config.database.clone()) };
-        let mut outbox =
-            Self { config, writer, reader, random: Random::from_system(), notice: None, ready: None, looking: Looking::default() };
-        if inspect::table(&outbox.reader, &outbox.config.table)?.is_some() && outbox.has_leases()? {
+        let mut outbox = Self {
+            config,
+            writer,
+            reader,
+            random: Random::from_system(),
+            notice: None,
+            ready: None,
+            looking: Looking::default(),
+            fan_out: None,
+            event_turns: Turns::default(),
+            delivery_turns: Turns::default(),
+        };
+        if let Some(info) = inspect::table(&outbox.reader, &outbox.config.table)?
+            && outbox.has_leases()?
+            && fan_out::is_there(&outbox.reader, &outbox.config, &info)?
+        {
             outbox.ready()?;
         }
         Ok((outbox, description))
@@ -135,6 +167,7 @@ impl<D: Database> Outbox<D> {
                         inspect::table(&self.reader, side)?.ok_or_else(|| inspect::missing(&self.reader, side, "lease_table", true))?;
                     schema::check_leases(side, &info)?;
                 }
+                fan_out::check(&self.reader, &self.config)?;
                 Ready::new(&self.reader, layout)?
             }
         };
@@ -145,11 +178,16 @@ impl<D: Database> Outbox<D> {
     fn look_afresh(&mut self) {
         self.ready = None;
         self.looking = Looking::default();
+        self.fan_out = None;
+        self.event_turns = Turns::default();
+        self.delivery_turns = Turns::default();
     }
 
     /// The failure for a database error. Looks at the table afresh if it is no longer what it was, and says what is wrong with it now.
     pub(crate) fn failed(&mut self, error: &SqlError, doing: &str) -> Failure {
         self.looking.forget();
+        self.event_turns.forget();
+        self.delivery_turns.forget();
         match error.code {
             SqlErrorCode::Other => self.look_afresh(),
             SqlErrorCode::Missing => {
@@ -250,16 +288,18 @@ impl<D: Database> Outbox<D> {
     }
 
     fn ddl(&mut self) -> Result<schema::Ddl, Failure> {
+        let table = &self.config.table;
+        let info = inspect::table(&self.reader, table)?;
         let integer_ids = match &self.config.columns {
             None => true,
             Some(_) => {
-                let table = &self.config.table;
-                let info = inspect::table(&self.reader, table)?
-                    .ok_or_else(|| inspect::missing(&self.reader, table, "table", self.config.columns.is_none()))?;
+                let info = info.clone().ok_or_else(|| inspect::missing(&self.reader, table, "table", self.config.columns.is_none()))?;
                 Layout::new(self.config.clone(), info)?.integer_ids
             }
         };
-        schema::ddl(&self.config, integer_ids)
+        let mut ddl = schema::ddl(&self.config, integer_ids)?;
+        ddl.extend(fan_out::schema::ddl(&self.config, info.as_ref())?);
+        Ok(ddl)
     }
 
     /// Whether payloads are written as text.

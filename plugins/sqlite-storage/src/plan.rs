@@ -17,21 +17,22 @@ pub(crate) struct Scan {
     pub(crate) template: Template,
     /// Settled rows are walked over as well: worth remembering where the unsettled ones start.
     pub(crate) walks_settled: bool,
+    /// Lists tenants, where searches go tenant by tenant: the first ones, and those behind one.
+    pub(crate) tenants: Option<[Template; 2]>,
 }
 
 /// Finds how to scan.
 pub(crate) fn scan<D: Database>(database: &D, layout: &Layout, decoding: &Decoding) -> Result<Scan, Failure> {
     let sql = Sql(layout);
-    let states = layout.columns.state.name();
+    let found = |indexed: &str, template: Template, walks_settled: bool| Scan { template, walks_settled, tenants: sql.tenants(indexed) };
     // A partial index in insertion order is the smallest; then one by state.
     for want_partial in [true, false] {
         for index in layout.info.indexes.iter().filter(|index| index.partial == want_partial) {
-            let first = index.columns.first().map(String::as_str).unwrap_or_default();
-            let by_state = first.eq_ignore_ascii_case(states);
-            if by_state || (want_partial && is_order(layout, first)) {
-                let template = sql.scan(&indexed_by(&index.name)?, decoding);
+            if leads_to_order(layout, &index.columns, want_partial) {
+                let indexed = indexed_by(&index.name)?;
+                let template = sql.scan(&indexed, decoding);
                 if usable(database, &template)? {
-                    return Ok(Scan { template, walks_settled: false });
+                    return Ok(found(&indexed, template, false));
                 }
             }
         }
@@ -39,11 +40,22 @@ pub(crate) fn scan<D: Database>(database: &D, layout: &Layout, decoding: &Decodi
     if layout.order_is_rowid || !layout.info.has_rowid {
         let template = sql.scan("NOT INDEXED", decoding);
         if usable(database, &template)? {
-            return Ok(Scan { template, walks_settled: true });
+            return Ok(found("", template, true));
         }
     }
     // The order is a unique column with an index of its own: the planner's to find.
-    Ok(Scan { template: sql.scan("", decoding), walks_settled: true })
+    Ok(found("", sql.scan("", decoding), true))
+}
+
+/// Whether an index may serve a scan: it begins with the state, or holds unsettled rows only; and then with the tenant, if there are any.
+fn leads_to_order(layout: &Layout, columns: &[String], partial: bool) -> bool {
+    let mut columns = columns.iter().map(String::as_str).peekable();
+    let by_state = columns.next_if(|column| column.eq_ignore_ascii_case(layout.columns.state.name())).is_some();
+    let next = columns.next().unwrap_or_default();
+    match &layout.by_tenant {
+        Some(tenant) => (by_state || partial) && next.eq_ignore_ascii_case(tenant.name()),
+        None => by_state || (partial && is_order(layout, next)),
+    }
 }
 
 /// Finds how to walk from key to key; none: there are no keys, order is loose, or no index allows it.
@@ -60,6 +72,11 @@ pub(crate) fn walk<D: Database>(database: &D, layout: &Layout, decoding: &Decodi
             if columns.len() == index.columns.len() {
                 continue;
             }
+        }
+        if let Some(tenant) = &layout.by_tenant
+            && columns.next_if(|column| column.eq_ignore_ascii_case(tenant.name())).is_none()
+        {
+            continue;
         }
         let in_order = is_key(columns.next()) && columns.next().map_or(layout.order_is_rowid, |column| is_order(layout, column));
         if !in_order || !index.binary {

@@ -10,7 +10,7 @@ pub(crate) type Ddl = Vec<(String, String)>;
 /// What the configuration needs. `integer_ids`: the type of the existing table's ids.
 pub(crate) fn ddl(config: &Config, integer_ids: bool) -> Result<Ddl, Failure> {
     match (&config.columns, &config.lease_table) {
-        (None, _) => own(&config.table),
+        (None, _) => own(&config.table, config.fan_out.is_some()),
         (Some(_), Some(name)) => Ok(vec![leases(&config.table.sibling(ident(name)?), integer_ids)]),
         (Some(_), None) => Ok(Vec::new()),
     }
@@ -31,10 +31,19 @@ pub(crate) fn text(config: &Config, ddl: &Ddl) -> String {
     for (purpose, statement) in ddl {
         text.push_str(&format!("\n-- {purpose}\n{statement};\n"));
     }
+    if let (Some(columns), Some(tenant)) = (&config.columns, config.tenant()) {
+        let order = columns.order.as_ref().map_or_else(|| "order".to_owned(), ToString::to_string);
+        text.push_str(&format!(
+            "\n-- To find the events of each tenant, and which tenants there are, an index is worth having; left to you, as the table is yours:\n\
+             --   CREATE INDEX ... ON {} ({}, {tenant}, {order});\n",
+            config.table.table, columns.state
+        ));
+    }
     text
 }
 
-fn own(table: &TableName) -> Result<Ddl, Failure> {
+fn own(table: &TableName, fan_out: bool) -> Result<Ddl, Failure> {
+    let tenant = if fan_out { "\n    tenant       TEXT    NOT NULL DEFAULT '' CHECK (typeof(tenant) = 'text')," } else { "" };
     let index = |suffix: &str| ident(&format!("{}_{suffix}", table.table.name())).map(|name| table.sibling(name));
     let on = &table.table;
     Ok(vec![
@@ -42,7 +51,7 @@ fn own(table: &TableName) -> Result<Ddl, Failure> {
             "Times are milliseconds since the Unix epoch. `available_at` is due time, retry time and end of lease in one.\n-- A producer inserts topic, key, headers (JSON) and payload; rows with the same key are delivered in the order of their ids.".to_owned(),
             format!(
                 "CREATE TABLE IF NOT EXISTS {table} (
-    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,{tenant}
     topic        TEXT    NOT NULL,
     key          TEXT,
     status       TEXT    NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'done', 'dead')),
@@ -89,7 +98,7 @@ fn leases(side: &TableName, integer_ids: bool) -> (String, String) {
     )
 }
 
-fn ident(name: &str) -> Result<Ident, Failure> {
+pub(crate) fn ident(name: &str) -> Result<Ident, Failure> {
     Ident::new(name).map_err(|fault| Failure::invalid_configuration(format!("the name {}: {fault}", literal(name))))
 }
 

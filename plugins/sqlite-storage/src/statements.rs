@@ -7,7 +7,7 @@ use crate::time::{self, NOW_MS, later, long_ago, passed};
 use outbox_table::config::{OnDelivered, TimeUnit};
 use outbox_table::database::ColumnType;
 use outbox_table::decode::Decoding;
-use outbox_table::ident::Ident;
+use outbox_table::ident::{Ident, literal};
 use outbox_table::settle::{Change, Fenced};
 use outbox_table::template::{Placeholder, Slot, Template};
 
@@ -17,6 +17,11 @@ const ROW_BYTES: usize = 128;
 /// A statement of SQLite.
 pub(crate) fn template(text: &str, columns: &[ColumnType]) -> Template {
     Template::new(Placeholder::Question, text, columns)
+}
+
+/// A column of texts, compared byte by byte whatever the table says.
+fn exact(column: &str) -> String {
+    format!("{column} COLLATE BINARY")
 }
 
 /// Expressions over the table and its leases, from which statements are put together.
@@ -49,6 +54,51 @@ impl Sql<'_> {
         match states.as_slice() {
             [only] => format!("{prefix}{} = {only}", self.0.columns.state),
             several => format!("{prefix}{} IN ({})", self.0.columns.state, several.join(", ")),
+        }
+    }
+
+    /// What a search looks at: rows neither delivered nor dead, of one tenant where it goes tenant by tenant.
+    pub(crate) fn waiting(self) -> String {
+        let unsettled = self.unsettled("t.");
+        match &self.0.by_tenant {
+            Some(tenant) => format!("{unsettled} AND {} = {}", exact(&self.column(tenant)), Slot::Tenant),
+            None => unsettled,
+        }
+    }
+
+    /// Tenants with unsettled rows, at most `Limit`: the first ones, and those behind `Tenant`. From tenant to tenant, where an index allows it.
+    pub(crate) fn tenants(self, indexed: &str) -> Option<[Template; 2]> {
+        let tenant = exact(&self.column(self.0.by_tenant.as_ref()?));
+        let (table, unsettled) = (self.0.table(), self.unsettled("t."));
+        let next = |behind: &str| {
+            format!(
+                "SELECT {tenant} FROM {table} AS t {indexed} WHERE {unsettled}{behind} AND typeof({tenant}) IN ('integer', 'text') \
+                 ORDER BY {tenant} LIMIT 1"
+            )
+        };
+        let following = next(&format!(" AND {tenant} > h.a"));
+        Some([String::new(), format!(" AND {tenant} > {}", Slot::Tenant)].map(|behind| {
+            let text = format!(
+                "WITH RECURSIVE h(a, n) AS (SELECT ({}), 1 UNION ALL SELECT ({following}), h.n + 1 FROM h WHERE h.a IS NOT NULL AND h.n < {}) \
+                 SELECT CAST(a AS TEXT) FROM h WHERE a IS NOT NULL ORDER BY n",
+                next(&behind),
+                Slot::Limit,
+            );
+            template(&text, &[ColumnType::Bytes])
+        }))
+    }
+
+    /// Due now and not leased; 2 for a delivery that was tried and is older than `Horizon` as well.
+    fn due_or_too_old(self) -> String {
+        match (self.0.is_deliveries(), &self.0.columns.created_at) {
+            (true, Some(created)) => format!(
+                "CASE WHEN {} THEN iif({horizon} > 0 AND {} > 0 AND {} < {NOW_MS} - {horizon}, 2, 1) ELSE 0 END",
+                self.due(),
+                self.attempts(),
+                time::millis(self.0.created_unit(), &self.column(created)),
+                horizon = Slot::Horizon,
+            ),
+            _ => self.due(),
         }
     }
 
@@ -123,7 +173,7 @@ impl Sql<'_> {
 
     /// Bytes that a message takes in a batch, read without its contents. Headers count twice: as they are stored, and as the text and
     /// the offsets that they become.
-    fn size(self) -> String {
+    pub(crate) fn size(self) -> String {
         let columns = &self.0.columns;
         let extra = self.0.config.extra_headers.keys().map(|name| format!("t.\"{}\"", name.replace('"', "\"\"")));
         let once = [Some(&columns.payload), columns.key.as_ref(), columns.topic.as_ref(), Some(&columns.id)];
@@ -139,7 +189,14 @@ impl Sql<'_> {
     /// What a scan returns: order, id, key, due, attempts, bytes.
     pub(crate) fn scanned(self) -> String {
         let id = if self.0.id_is_order { String::new() } else { format!("t.{} AS i, ", self.0.columns.id) };
-        format!("{} AS o, {id}{} AS k, {} AS d, {} AS a, {} AS s", self.order(), self.key(), self.due(), self.attempts(), self.size())
+        format!(
+            "{} AS o, {id}{} AS k, {} AS d, {} AS a, {} AS s",
+            self.order(),
+            self.key(),
+            self.due_or_too_old(),
+            self.attempts(),
+            self.size()
+        )
     }
 
     pub(crate) fn scanned_columns(self, decoding: &Decoding) -> Vec<ColumnType> {
@@ -159,7 +216,7 @@ impl Sql<'_> {
             "SELECT {} FROM {} WHERE {} AND {order} > {}{}{due} ORDER BY {order} LIMIT {}",
             self.scanned(),
             self.from(indexed),
-            self.unsettled("t."),
+            self.waiting(),
             Slot::After,
             self.usable_id(),
             Slot::Limit
@@ -261,7 +318,7 @@ impl Sql<'_> {
         if let Some(holder) = &columns.leased_by {
             set(Some(holder), nothing(holder, "''"));
         }
-        let ends = matches!(change, Change::Delivered | Change::Dead);
+        let ends = matches!(change, Change::Delivered | Change::Dead | Change::Suppressed);
         if let Some(lease) = layout.lease_column().filter(|lease| ends || layout.due_column() != Some(lease)) {
             // Where due time and lease are one column, it is of no account once the row is settled.
             if layout.due_column() != Some(lease) {
@@ -272,6 +329,7 @@ impl Sql<'_> {
         match change {
             Change::Delivered => set(Some(&columns.state), state_literal(&states.delivered)),
             Change::Dead => set(Some(&columns.state), state_literal(&states.dead)),
+            Change::Suppressed => set(Some(&columns.state), literal("suppressed")),
             _ => {
                 set(layout.due_column(), later(layout.unit(), &millis));
                 if let (true, Some(pending)) = (states.unsettled().len() > 1, states.pending.first()) {
@@ -282,8 +340,16 @@ impl Sql<'_> {
         if ends {
             set(columns.done_at.as_ref(), time::now(layout.created_unit()).to_owned());
         }
-        if matches!(change, Change::Retry | Change::Dead) {
+        if matches!(change, Change::Retry | Change::Dead | Change::Suppressed) {
             set(columns.last_error.as_ref(), Slot::Text.to_string());
+            set(columns.code.as_ref(), Slot::Code.to_string());
+        }
+        if layout.is_deliveries() && matches!(change, Change::Delivered | Change::Suppressed) {
+            set(Some(&columns.payload), "NULL".to_owned());
+        }
+        if layout.is_deliveries() && change == Change::Delivered {
+            set(columns.last_error.as_ref(), "NULL".to_owned());
+            set(columns.code.as_ref(), "NULL".to_owned());
         }
         if let (Change::Release, Some(attempts)) = (change, &columns.attempts) {
             set(Some(attempts), format!("max(ifnull({attempts}, 0) - 1, 0)"));
@@ -302,7 +368,7 @@ impl Sql<'_> {
         let due = format!("available_at = {}", later(TimeUnit::Ms, &Slot::Millis.to_string()));
         let mut sets = match change {
             Change::Extend => return Some(format!("lease_until = {}", later(TimeUnit::Ms, &Slot::Millis.to_string()))),
-            Change::Delivered => return None,
+            Change::Delivered | Change::Suppressed => return None,
             // What the table has no column for is kept for whoever looks at the dead row.
             Change::Dead if columns.last_error.is_some() && columns.attempts.is_some() => return None,
             Change::Dead | Change::Retry | Change::Release => vec!["leased_by = NULL".to_owned(), "lease_until = 0".to_owned()],
@@ -361,6 +427,24 @@ impl Sql<'_> {
             templates.push(template(&text, &[]));
         }
         templates
+    }
+
+    /// Of deliveries: ends the rows in `Ids` for their age, with the code that each has; returns ids and codes.
+    pub(crate) fn refuse_old(self, decoding: &Decoding) -> Option<Template> {
+        let columns = &self.0.columns;
+        let (code, error) = (columns.code.as_ref()?, columns.last_error.as_ref()?);
+        let mut sets = self.sets(Change::Dead);
+        sets.retain(|set| !set.starts_with(&format!("{code} =")) && !set.starts_with(&format!("{error} =")));
+        sets.push(format!("{code} = ifnull({code}, {})", Slot::Code));
+        sets.push(format!("{error} = substr({} || ifnull('; the last failure: ' || {error}, ''), 1, 4096)", Slot::Text));
+        let id = &columns.id;
+        let text = format!(
+            "UPDATE {} SET {} WHERE {id} IN (SELECT value FROM json_each({})) RETURNING {id}, {code}",
+            self.0.table(),
+            sets.join(", "),
+            Slot::Ids
+        );
+        Some(template(&text, &[decoding.ids.column(), ColumnType::Bytes]))
     }
 
     /// Writes each configured state into one unsettled row, as verdicts and claims do; with the key of the configuration.

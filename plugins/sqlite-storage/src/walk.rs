@@ -30,7 +30,7 @@ impl Walk {
         let name = layout.columns.key.as_ref()?;
         let indexed = format!("INDEXED BY {index}");
         let key = sql.column(name);
-        let (from, unsettled, order, due) = (sql.from(&indexed), sql.unsettled("t."), sql.order(), sql.due());
+        let (from, unsettled, order, due) = (sql.from(&indexed), sql.waiting(), sql.order(), sql.due());
         let (scanned, usable) = (sql.scanned(), sql.usable_id());
         let no_id = if layout.id_is_order { "" } else { "NULL, " };
         let table = layout.table();

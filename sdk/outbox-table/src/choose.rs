@@ -14,12 +14,21 @@ pub struct Limits {
     pub rows: usize,
     /// Bytes; the first row taken may be larger.
     pub bytes: u64,
+    /// Bytes of the first row, where it is larger than `bytes`.
+    pub first_bytes: u64,
     /// A row that was claimed so often already ends dead; 0: never.
     pub max_attempts: u32,
     /// A larger row ends dead.
     pub max_message_bytes: u64,
     /// A row that is not due holds back the later ones of its key.
     pub strict: bool,
+}
+
+impl Limits {
+    /// Whether a row of `size` bytes goes with `bytes` that were taken.
+    fn fits(self, first: bool, bytes: u64, size: u64) -> bool {
+        bytes.saturating_add(size) <= self.bytes || (first && size <= self.first_bytes)
+    }
 }
 
 /// A scanned row.
@@ -29,6 +38,8 @@ pub struct Candidate<'a> {
     pub key: Option<&'a [u8]>,
     /// Due now and not leased.
     pub due: bool,
+    /// Has waited too long: it ends dead once it is due.
+    pub too_old: bool,
     /// Claims so far.
     pub attempts: u64,
     /// Bytes, headers and key included.
@@ -42,6 +53,8 @@ pub enum Refused {
     AttemptsUsedUp,
     /// Over the limit of bytes.
     TooLarge,
+    /// It has been tried for too long.
+    TooOld,
 }
 
 /// What was chosen, as positions in the order in which rows were fed.
@@ -65,7 +78,7 @@ impl Choice {
         for (position, size) in self.taken.iter().zip(sizes) {
             if *size > limits.max_message_bytes {
                 self.refused.push((*position, Refused::TooLarge));
-            } else if cut.is_none() && (kept.is_empty() || bytes.saturating_add(*size) <= limits.bytes) {
+            } else if cut.is_none() && limits.fits(kept.is_empty(), bytes, *size) {
                 bytes = bytes.saturating_add(*size);
                 kept.push(*position);
             } else {
@@ -138,6 +151,10 @@ impl Chooser {
             self.refused.push((position, Refused::TooLarge));
             return;
         }
+        if candidate.too_old {
+            self.refused.push((position, Refused::TooOld));
+            return;
+        }
         match run {
             Some(run) => run.rows.push((position, candidate.size)),
             None => self.runs.push(Run { rows: vec![(position, candidate.size)], blocked: false }),
@@ -177,7 +194,7 @@ impl Chooser {
         let mut first_left: Option<usize> = None;
         for run in &self.runs {
             for (position, size) in &run.rows {
-                full |= taken.len() >= self.limits.rows || (bytes.saturating_add(*size) > self.limits.bytes && !taken.is_empty());
+                full |= taken.len() >= self.limits.rows || !self.limits.fits(taken.is_empty(), bytes, *size);
                 if full {
                     first_left = Some(first_left.map_or(*position, |first| first.min(*position)));
                     break;
@@ -196,10 +213,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMITS: Limits = Limits { rows: 10, bytes: u64::MAX, max_attempts: 0, max_message_bytes: u64::MAX, strict: true };
+    const LIMITS: Limits =
+        Limits { rows: 10, bytes: u64::MAX, first_bytes: u64::MAX, max_attempts: 0, max_message_bytes: u64::MAX, strict: true };
 
     fn row(key: &str, due: bool) -> Candidate<'_> {
-        Candidate { key: (!key.is_empty()).then_some(key.as_bytes()), due, attempts: 0, size: 1 }
+        Candidate { key: (!key.is_empty()).then_some(key.as_bytes()), due, too_old: false, attempts: 0, size: 1 }
     }
 
     fn choose(limits: Limits, rows: &[Candidate<'_>], seed: u64) -> Choice {
@@ -248,6 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn the_first_row_may_be_bounded_as_well() {
+        let rows = [Candidate { size: 100, ..row("a", true) }, row("b", true)];
+        let choice = choose(Limits { bytes: 50, first_bytes: 99, ..LIMITS }, &rows, 1);
+        assert_eq!((choice.taken, choice.first_left), (vec![], Some(0)));
+        assert_eq!(choose(Limits { bytes: 50, first_bytes: 100, ..LIMITS }, &rows, 1).taken, [0]);
+    }
+
+    #[test]
+    fn a_row_that_is_too_old_ends_once_it_is_due() {
+        let old = |due| Candidate { too_old: true, ..row("a", due) };
+        let choice = choose(LIMITS, &[old(true), row("a", true)], 1);
+        assert_eq!((choice.taken, choice.refused), (vec![1], vec![(0, Refused::TooOld)]));
+        let choice = choose(LIMITS, &[old(false), row("a", true)], 1);
+        assert_eq!((choice.taken, choice.refused), (vec![], vec![]), "it is leased, or waits");
+    }
+
+    #[test]
     fn keys_are_taken_at_random_when_there_are_more_than_fit() {
         let keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
         let rows: Vec<Candidate<'_>> = keys.iter().map(|key| row(key, true)).collect();
@@ -263,9 +298,9 @@ mod tests {
         ) {
             let keys: Vec<[u8; 1]> = rows.iter().map(|row| [row.0]).collect();
             let candidates: Vec<Candidate<'_>> = rows.iter().zip(&keys)
-                .map(|((key, due, attempts, size), bytes)| Candidate { key: (*key != 0).then_some(&bytes[..]), due: *due, attempts: *attempts, size: *size })
+                .map(|((key, due, attempts, size), bytes)| Candidate { key: (*key != 0).then_some(&bytes[..]), due: *due, too_old: false, attempts: *attempts, size: *size })
                 .collect();
-            let limits = Limits { rows: limit, bytes, max_attempts: 4, max_message_bytes: 15, strict: true };
+            let limits = Limits { rows: limit, bytes, first_bytes: u64::MAX, max_attempts: 4, max_message_bytes: 15, strict: true };
             let choice = choose(limits, &candidates, seed);
             prop_assert!(choice.taken.len() <= limit && choice.taken.is_sorted());
             let total: u64 = choice.taken.iter().map(|at| candidates[*at].size).sum();

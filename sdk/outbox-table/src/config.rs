@@ -58,7 +58,22 @@ pub struct Config {
     /// Outhaul's own table has a trigger that notifies of new rows. For databases that have channels.
     #[serde(default = "yes")]
     pub notify: bool,
+    /// Deliveries are kept beside the table; left out: no fan-out.
+    #[serde(default)]
+    pub fan_out: Option<FanOut>,
 }
+
+/// What fan-out needs to know of the table of events.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FanOut {
+    /// The column of tenants of an existing table; left out: there are no tenants. Outhaul's own table has one, `tenant`.
+    #[serde(default, deserialize_with = "some_ident")]
+    pub tenant: Option<Ident>,
+}
+
+/// The column of tenants of outhaul's own table.
+pub const OWN_TENANT: &str = "tenant";
 
 /// Column names. What is left out does not exist in the table.
 #[derive(Debug, Clone, Deserialize)]
@@ -106,6 +121,9 @@ pub struct Columns {
     /// When it was delivered or ended dead.
     #[serde(default, deserialize_with = "some_ident")]
     pub done_at: Option<Ident>,
+    /// The code of the last failure. Only deliveries have one: their payload is erased once nothing is to be sent any more.
+    #[serde(skip)]
+    pub code: Option<Ident>,
 }
 
 /// A value of the state column.
@@ -228,6 +246,13 @@ impl Config {
         if !self.notify && self.notify_channel.is_some() {
             return Err("`notify = false` and `notify_channel` cannot both be set: either a channel is listened to, or none".to_owned());
         }
+        if self.fan_out.is_some() && self.on_delivered == OnDelivered::Delete {
+            return Err(
+                "`fan_out` and `on_delivered = \"delete\"` cannot both be set: to be emitted again, an event must still be there; \
+                        remove old ones with `outhaul purge`"
+                    .to_owned(),
+            );
+        }
         let Some(columns) = &self.columns else {
             return self.check_own();
         };
@@ -275,10 +300,23 @@ impl Config {
             ("created_at_unit", self.created_at_unit.is_some()),
             ("states", self.states != States::default()),
         ];
-        match only.into_iter().find(|(_, set)| *set) {
-            Some((key, _)) => Err(format!("`{key}` is for existing tables: it needs `columns`")),
-            None => Ok(()),
+        if let Some((key, _)) = only.into_iter().find(|(_, set)| *set) {
+            return Err(format!("`{key}` is for existing tables: it needs `columns`"));
         }
+        match self.fan_out.as_ref().and_then(|fan_out| fan_out.tenant.as_ref()) {
+            Some(name) if name.name() != OWN_TENANT => Err(format!(
+                "`fan_out.tenant`: outhaul's own table has the column `{OWN_TENANT}`, not {name}; leave the key out, or describe the table \
+                 with `columns`"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The column of tenants; none: there are no tenants.
+    #[must_use]
+    pub fn tenant(&self) -> Option<Ident> {
+        let fan_out = self.fan_out.as_ref()?;
+        if self.columns.is_none() { Some(Ident::of(OWN_TENANT)) } else { fan_out.tenant.clone() }
     }
 
     fn check_states(&self) -> Result<(), String> {
@@ -334,6 +372,7 @@ impl Columns {
             last_error: some("last_error"),
             created_at: some("created_at"),
             done_at: some("done_at"),
+            code: None,
         }
     }
 
@@ -465,10 +504,31 @@ mod tests {
             (mapped(leases, r#","states":{"leased":"dead"}"#), "`states.dead` must differ"),
             (mapped(leases, r#","extra_headers":{"a":"x","b":"X"}"#), "`extra_headers.b`"),
             (mapped(r#","topic":"""#, ""), "`columns.topic`: a name must not be empty"),
+            (
+                r#"{"database":"d","fan_out":{},"on_delivered":"delete"}"#.to_owned(),
+                "`fan_out` and `on_delivered = \"delete\"` cannot both",
+            ),
+            (
+                r#"{"database":"d","fan_out":{"tenant":"account"}}"#.to_owned(),
+                "`fan_out.tenant`: outhaul's own table has the column `tenant`",
+            ),
+            (r#"{"database":"d","fan_out":{"tenants":"t"}}"#.to_owned(), "unknown field `tenants`"),
+            (r#"{"database":"d","fan_out":{"tenant":""}}"#.to_owned(), "`fan_out.tenant`: a name must not be empty"),
+            (mapped(r#","code":"c""#, ""), "unknown field `code`"),
         ] {
             let detail = refused(&json);
             assert!(detail.contains(expected), "{json}\n  says: {detail}\n  not:  {expected}");
         }
+    }
+
+    #[test]
+    fn tenants_have_a_column_in_the_own_table_and_elsewhere_where_one_is_named() {
+        let tenant = |json: &str| Config::parse(json).unwrap().tenant().map(|name| name.name().to_owned());
+        assert_eq!(tenant(r#"{"database":"d"}"#), None);
+        assert_eq!(tenant(r#"{"database":"d","fan_out":{}}"#).as_deref(), Some("tenant"));
+        let leases = r#","topic":"t","leased_by":"l","attempts":"a","available_at":"v""#;
+        assert_eq!(tenant(&mapped(leases, r#","fan_out":{}"#)), None);
+        assert_eq!(tenant(&mapped(leases, r#","fan_out":{"tenant":"account"}"#)).as_deref(), Some("account"));
     }
 
     #[test]

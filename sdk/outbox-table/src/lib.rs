@@ -7,6 +7,7 @@
 //! - [`ids`], [`decode`], [`headers`]: rows into a batch.
 //! - [`settle`]: verdicts into statements.
 //! - [`insert`], [`page`]: what the command line needs.
+//! - [`fan_out`]: deliveries, which are claimed and settled like an outbox, and what is beside them.
 //!
 //! Of the SDK: [`database`], the `sql` capability as a trait, so that a storage also runs natively; [`failure`], what is written into
 //! `last_error`, and which failure a database error is.
@@ -14,6 +15,7 @@
 pub mod choose;
 pub mod config;
 pub mod decode;
+pub mod fan_out;
 pub mod headers;
 pub mod ident;
 pub mod ids;

@@ -18,6 +18,8 @@ pub const STEP: usize = 1024;
 /// So many claims go on behind the rows that are in flight, before one looks at the front of the table again. A row that has become due
 /// there waits that long, while full batches are claimed.
 const CLAIMS_BEHIND_THE_FRONT: u32 = 16;
+/// The code of a row whose last attempt was cut short.
+pub(crate) const ATTEMPTS_USED_UP: &str = "attempts-used-up";
 
 /// A row's place in the order of insertion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +34,8 @@ pub enum Place {
 pub type Reached = (String, Vec<u8>);
 
 /// The statements of a search, and what may be done with them. Every scan returns, in this order: the place (an integer, or
-/// [`Decoding::place_texts`] texts), the id (unless it is the place), the key as bytes, due (1 or 0), claims so far, bytes.
+/// [`Decoding::place_texts`] texts), the id (unless it is the place), the key as bytes, due (1; 2 if it is too old as well; or 0), claims so
+/// far, bytes.
 pub trait Source {
     /// How rows are read.
     fn decoding(&self) -> &Decoding;
@@ -225,7 +228,8 @@ impl Segment {
             let waits = passed.is_some_and(|passed| key.is_some_and(|key| passed.keys.contains(key)));
             chooser.feed(Candidate {
                 key,
-                due: self.due.get(at) == Some(1) && !waits,
+                due: matches!(self.due.get(at), Some(1 | 2)) && !waits,
+                too_old: self.due.get(at) == Some(2),
                 attempts: self.attempts.count(at),
                 size: self.sizes.count(at),
             });
@@ -271,6 +275,14 @@ impl Found {
         let mut keys = Column::new();
         self.each(positions, |segment, at| keys.push(segment.key(at)));
         keys
+    }
+
+    /// The bytes of what is to be taken.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let mut bytes = 0_u64;
+        self.each(self.choice.taken.iter().copied(), |segment, at| bytes = bytes.saturating_add(segment.sizes.count(at)));
+        bytes
     }
 
     fn each(&self, positions: impl Iterator<Item = usize>, mut take: impl FnMut(&Segment, usize)) {
@@ -541,6 +553,7 @@ pub fn limits(request: &ClaimRequest, strict: bool) -> Limits {
     Limits {
         rows: usize::try_from(request.limit.max(1)).unwrap_or(usize::MAX),
         bytes: request.max_bytes.max(1),
+        first_bytes: u64::MAX,
         max_attempts: request.max_attempts,
         max_message_bytes: request.max_message_bytes,
         strict,
@@ -556,7 +569,7 @@ pub fn reasons(request: &ClaimRequest) -> [(Refused, Failure); 2] {
         request.max_message_bytes
     );
     [
-        (Refused::AttemptsUsedUp, Failure::of(FailureCode::Other("attempts-used-up".to_owned()), used_up)),
+        (Refused::AttemptsUsedUp, Failure::of(FailureCode::Other(ATTEMPTS_USED_UP.to_owned()), used_up)),
         (Refused::TooLarge, Failure::of(FailureCode::TooLarge, too_large)),
     ]
 }
@@ -662,7 +675,8 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { rows: 50, bytes: 1 << 20, max_attempts: 0, max_message_bytes: 1 << 20, strict: true };
+    const LIMITS: Limits =
+        Limits { rows: 50, bytes: 1 << 20, first_bytes: u64::MAX, max_attempts: 0, max_message_bytes: 1 << 20, strict: true };
 
     /// One search; how many rows it has found, and the statements that it took.
     fn search(table: &Table, progress: &mut Progress) -> (usize, Vec<(String, i64)>) {

@@ -5,9 +5,10 @@
 
 use crate::database::{Results, Statement, Value};
 use crate::failure::recorded;
+use crate::fan_out;
 use crate::ids::{IdKind, Ids};
 use crate::template::{Slot, Template};
-use outhaul_sdk::{Column, Failure, FailureCode, Settlement, Verdict};
+use outhaul_sdk::{Column, DeliverySettlement, DeliveryVerdict, Failure, FailureCode, Settlement, Verdict};
 use std::collections::HashSet;
 
 /// Longest duration that is taken at its word, in milliseconds: a hundred years. More would overflow what a column holds.
@@ -32,6 +33,8 @@ pub enum Change {
     Dead,
     /// Leased for longer.
     Extend,
+    /// Of deliveries: never again, on purpose.
+    Suppressed,
 }
 
 /// Statements that are run together; the first returns the ids of the rows that were held.
@@ -59,6 +62,10 @@ pub struct Verdicts {
     release: Fenced,
     dead: Fenced,
     extend: Fenced,
+    /// Of a table of deliveries.
+    suppressed: Option<Fenced>,
+    /// Of a table of events: notes which of the rows `Ids` are dead now, with `Code`.
+    after_dead: Option<Template>,
 }
 
 /// What is needed to read the results of written verdicts.
@@ -69,11 +76,11 @@ pub struct Written<'a> {
     changes: Vec<WrittenChange<'a>>,
 }
 
-/// The ids given, whether a result follows the first, and ids that cannot be in the table.
+/// The ids given, how many results follow the first, and ids that cannot be in the table.
 #[derive(Debug)]
 struct WrittenChange<'a> {
     given: &'a Column,
-    follow: bool,
+    follow: usize,
     lost: Vec<String>,
 }
 
@@ -90,7 +97,21 @@ impl Verdicts {
             release: fenced(Change::Release),
             dead: fenced(Change::Dead),
             extend: fenced(Change::Extend),
+            suppressed: None,
+            after_dead: None,
         }
+    }
+
+    /// The same for a table of events: `note` comes after rows have ended dead.
+    #[must_use]
+    pub fn with_after_dead(self, note: Template) -> Self {
+        Self { after_dead: Some(note), ..self }
+    }
+
+    /// The same for a table of deliveries.
+    #[must_use]
+    pub fn with_suppressed(self, suppressed: Fenced) -> Self {
+        Self { suppressed: Some(suppressed), ..self }
     }
 
     /// The same for a database with many: `lock` comes before several changes, or (`always`) before each.
@@ -112,6 +133,7 @@ impl Verdicts {
             Change::Release => &self.release,
             Change::Dead => &self.dead,
             Change::Extend => &self.extend,
+            Change::Suppressed => self.suppressed.as_ref().unwrap_or(&self.dead),
         }
     }
 
@@ -126,8 +148,31 @@ impl Verdicts {
             };
             (change, delay, failure, &settlement.ids)
         });
-        let lock = self.lock.as_ref().filter(|_| settlements.len() > usize::from(!self.always_lock));
-        self.write(worker, changes.collect(), lock, statements)
+        self.write(worker, changes.collect(), self.lock_of(settlements.len()), statements)
+    }
+
+    /// Appends the statements that settle deliveries.
+    pub fn settle_deliveries<'a>(
+        &self,
+        worker: &str,
+        settlements: &'a [DeliverySettlement],
+        statements: &mut Vec<Statement>,
+    ) -> Written<'a> {
+        let changes = settlements.iter().map(|settlement| {
+            let (change, delay, failure) = match &settlement.verdict {
+                DeliveryVerdict::Complete => (Change::Delivered, 0, None),
+                DeliveryVerdict::Retry(retry) => (Change::Retry, retry.delay_ms, Some(&retry.failure)),
+                DeliveryVerdict::Release(delay) => (Change::Release, *delay, None),
+                DeliveryVerdict::Suppressed(failure) => (Change::Suppressed, 0, Some(failure)),
+                DeliveryVerdict::Quarantined(failure) => (Change::Dead, 0, Some(failure)),
+            };
+            (change, delay, failure, &settlement.ids)
+        });
+        self.write(worker, changes.collect(), self.lock_of(settlements.len()), statements)
+    }
+
+    fn lock_of(&self, settlements: usize) -> Option<&Template> {
+        self.lock.as_ref().filter(|_| settlements > usize::from(!self.always_lock))
     }
 
     /// Appends the statements that renew leases.
@@ -156,12 +201,17 @@ impl Verdicts {
                 Slot::Ids => ids.clone(),
                 Slot::Worker => Value::Text(worker.to_owned()),
                 Slot::Millis => millis(duration),
+                // Deliveries have a column for the code.
+                Slot::Text if self.suppressed.is_some() => failure.map_or(Value::Null, |failure| Value::Text(fan_out::detail(failure))),
                 Slot::Text => failure.map_or(Value::Null, |failure| Value::Text(recorded(failure))),
+                Slot::Code => failure.map_or(Value::Null, |failure| Value::Text(fan_out::code_of(failure).to_owned())),
                 _ => Value::Null,
             };
+            let after = self.after_dead.as_ref().filter(|_| change == Change::Dead);
+            let follow: Vec<&Template> = fenced.then.iter().chain(after).collect();
             writes.push(fenced.first.fill(value));
-            writes.extend(fenced.then.as_ref().map(|template| template.fill(value)));
-            written.push(WrittenChange { given, follow: fenced.then.is_some(), lost });
+            writes.extend(follow.iter().map(|template| template.fill(value)));
+            written.push(WrittenChange { given, follow: follow.len(), lost });
             all.push(ids);
         }
         let lock = lock.filter(|_| !written.is_empty());
@@ -185,7 +235,7 @@ impl Verdicts {
         }
         for change in written.changes {
             let held = self.ids.read(&mut results.next_rows()?)?;
-            if change.follow {
+            for _ in 0..change.follow {
                 results.next_rows()?;
             }
             if held.len() + change.lost.len() < change.given.len() {

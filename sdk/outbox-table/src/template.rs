@@ -30,10 +30,16 @@ pub enum Slot {
     Attempts,
     /// Where the place in the order is made of two values: rows after this second one.
     AfterToo,
+    /// Whose rows.
+    Tenant,
+    /// How old a row may be in milliseconds that was tried; 0: as old as it gets.
+    Horizon,
+    /// The word of a failure.
+    Code,
 }
 
 impl Slot {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 15] = [
         Self::Ids,
         Self::Worker,
         Self::Millis,
@@ -46,6 +52,9 @@ impl Slot {
         Self::KeyOf,
         Self::Attempts,
         Self::AfterToo,
+        Self::Tenant,
+        Self::Horizon,
+        Self::Code,
     ];
 
     fn letter(self) -> char {
@@ -62,6 +71,9 @@ impl Slot {
             Self::KeyOf => 'y',
             Self::Attempts => 'c',
             Self::AfterToo => 'b',
+            Self::Tenant => 'u',
+            Self::Horizon => 'z',
+            Self::Code => 'e',
         }
     }
 }

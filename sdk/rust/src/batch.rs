@@ -1,6 +1,7 @@
 //! A batch of columns, read as messages: views, nothing is copied until asked for.
 
 use crate::outbox::{Batch, Column};
+use std::fmt;
 
 impl Column {
     /// A column without values.
@@ -68,6 +69,22 @@ impl Column {
         self.ends.push(u32::try_from(self.data.len()).unwrap_or(u32::MAX));
     }
 
+    /// Appends the values of another column.
+    pub fn append(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        if !(self.nulls.is_empty() && other.nulls.is_empty()) {
+            self.nulls.resize(self.ends.len(), 0);
+            self.nulls.extend_from_slice(&other.nulls);
+            self.nulls.resize(self.ends.len() + other.ends.len(), 0);
+        }
+        let before = u32::try_from(self.data.len()).unwrap_or(u32::MAX);
+        self.data.extend_from_slice(&other.data);
+        self.ends.extend(other.ends.iter().map(|end| end.saturating_add(before)));
+    }
+
     /// Every value in turn.
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         (0..self.len()).map(|index| self.get(index))
@@ -110,6 +127,33 @@ pub struct NewMessage<'a> {
 pub struct Message<'a> {
     batch: &'a Batch,
     index: usize,
+    key: Option<&'a str>,
+}
+
+/// Where a fan-out delivery goes: a view into a batch. Its debug text shows neither the URL nor the authentication.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Destination<'a> {
+    /// Absolute URL of the endpoint.
+    pub url: &'a str,
+    /// The tenant; none: no tenants.
+    pub tenant: Option<&'a str>,
+    /// The subscriber, unique within its tenant.
+    pub subscriber: &'a str,
+    /// Names the signing material to use; none: unsigned.
+    pub signing_scope: Option<&'a str>,
+    /// How to authenticate, as a JSON object; none: not at all.
+    pub authentication: Option<&'a str>,
+}
+
+impl fmt::Debug for Destination<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Destination")
+            .field("tenant", &self.tenant)
+            .field("subscriber", &self.subscriber)
+            .field("signing_scope", &self.signing_scope)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Batch {
@@ -145,7 +189,7 @@ impl Batch {
     /// Message `index`; out of range, all its fields are empty.
     #[must_use]
     pub fn message(&self, index: usize) -> Message<'_> {
-        Message { batch: self, index }
+        Message { batch: self, index, key: self.keys.text(index) }
     }
 
     /// Every message in turn.
@@ -166,6 +210,20 @@ impl Batch {
         self.payloads.push(message.payload);
         self.attempts.push(message.attempts);
         self.created_at.push(message.created_at);
+    }
+
+    /// Appends the messages of another batch; neither has destinations.
+    pub fn append(&mut self, other: Self) {
+        let before = u32::try_from(self.header_names.len()).unwrap_or(u32::MAX);
+        self.ids.append(other.ids);
+        self.topics.append(other.topics);
+        self.keys.append(other.keys);
+        self.header_names.append(other.header_names);
+        self.header_values.append(other.header_values);
+        self.header_ends.extend(other.header_ends.iter().map(|end| end.saturating_add(before)));
+        self.payloads.append(other.payloads);
+        self.attempts.extend(other.attempts);
+        self.created_at.extend(other.created_at);
     }
 
     fn header_range(&self, index: usize) -> std::ops::Range<usize> {
@@ -193,7 +251,24 @@ impl<'a> Message<'a> {
     /// Its key; none: independent.
     #[must_use]
     pub fn key(self) -> Option<&'a str> {
-        self.batch.keys.text(self.index)
+        self.key
+    }
+    /// The same message under another key, for what is made of keys (the order in a batch is not).
+    #[must_use]
+    pub fn with_key(self, key: Option<&'a str>) -> Self {
+        Self { key, ..self }
+    }
+    /// Where it goes, if it is a fan-out delivery; none: to where the publisher's own configuration says.
+    #[must_use]
+    pub fn destination(self) -> Option<Destination<'a>> {
+        let all = self.batch.destinations.as_ref()?;
+        Some(Destination {
+            url: all.urls.text(self.index).unwrap_or_default(),
+            tenant: all.tenants.text(self.index),
+            subscriber: all.subscribers.text(self.index).unwrap_or_default(),
+            signing_scope: all.signing_scopes.text(self.index),
+            authentication: all.authentications.text(self.index),
+        })
     }
     /// The exact stored bytes; none: a tombstone.
     #[must_use]
@@ -215,5 +290,41 @@ impl<'a> Message<'a> {
         self.batch.header_range(self.index).map(move |header| {
             (self.batch.header_names.text(header).unwrap_or_default(), self.batch.header_values.get(header).unwrap_or_default())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(ids: &[&str], payload: Option<&[u8]>) -> Batch {
+        let mut batch = Batch::new();
+        for id in ids {
+            let headers: [(&str, &[u8]); 1] = [("name", id.as_bytes())];
+            batch.push(&NewMessage { id, topic: "t", key: Some(id), headers: &headers, payload, attempts: 1, created_at: 5 });
+        }
+        batch
+    }
+
+    #[test]
+    fn appended_batches_read_as_one() {
+        let mut all = Batch::new();
+        for (ids, payload) in [(&["a"][..], Some(&b"x"[..])), (&["b", "c"], None), (&[], None), (&["d"], Some(b""))] {
+            all.append(batch(ids, payload));
+        }
+        let shown: Vec<_> = all
+            .messages()
+            .map(|message| (message.id(), message.key(), message.payload(), message.headers().next().map(|(_, value)| value)))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("a", Some("a"), Some(&b"x"[..]), Some(&b"a"[..])),
+                ("b", Some("b"), None, Some(b"b")),
+                ("c", Some("c"), None, Some(b"c")),
+                ("d", Some("d"), Some(b""), Some(b"d")),
+            ]
+        );
+        assert_eq!((all.attempts.len(), all.created_at.len(), all.header_ends.clone()), (4, 4, vec![1, 2, 3, 4]));
     }
 }

@@ -20,7 +20,7 @@
 //! TCP, which `std` does not have, is `outhaul_sdk::tls::TlsStream` (on the WebAssembly target only): the host does the handshake and
 //! keeps the keys.
 //!
-//! The types are those of `wit/outbox.wit`; they are plain data and work natively too. So an adapter is tested without a sandbox:
+//! The types are those of `wit/`; they are plain data and work natively too. So an adapter is tested without a sandbox:
 //! `outhaul_sdk::testing` (natively only) opens it, calls it as the host does, and says where it breaks the contract.
 
 mod batch;
@@ -28,7 +28,9 @@ mod batch;
 pub mod bindings;
 mod config;
 pub mod database;
+mod export;
 mod failure;
+mod fan_out;
 mod host;
 mod key_order;
 mod manifest;
@@ -36,6 +38,7 @@ mod manifest;
 pub mod net;
 pub mod pattern;
 mod publisher;
+mod router;
 mod storage;
 pub mod template;
 #[cfg(not(target_arch = "wasm32"))]
@@ -45,14 +48,19 @@ pub mod tls;
 #[cfg(target_arch = "wasm32")]
 mod wait;
 
-pub use batch::{Message, NewMessage};
+pub use batch::{Destination, Message, NewMessage};
 pub use bindings::publisher::outhaul::adapter::outbox;
 pub use bindings::storage::outhaul::adapter::sql;
 pub use config::{Size, parse_config, parse_duration};
+pub use fan_out::{
+    Delivery, DeliveryCounts, DeliveryFilter, DeliveryPage, DeliverySettlement, DeliveryState, DeliveryVerdict, Events, Expansion,
+    FanOutStorage, Reemitted, SealedPage, StatusChange, Subject,
+};
 pub use host::{log, progress, secrets};
 pub use key_order::run_in_key_order;
 pub use outbox::{Batch, Column, Destinations, Failure, FailureCode, Outcome};
 pub use publisher::Publisher;
+pub use router::{Inquiry, Router, Subscription};
 pub use storage::{
     ClaimRequest, Claimed, Counts, Description, Filter, MinimalStorage, NotificationSource, Page, Refusal, Retry, Row, RowState,
     Settlement, Storage, Turn, Verdict, WakeSource,
@@ -62,6 +70,6 @@ pub use storage::{
 pub mod macros {
     //! What the export macros expand to.
     pub use crate::publisher::PublisherSlot;
+    pub use crate::router::RouterSlot;
     pub use crate::storage::StorageSlot;
-    pub use outhaul_sdk_minimal::export_minimal_storage_world;
 }

@@ -2,6 +2,8 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use outhaul_tests::fan_out::storm::Storm;
+use outhaul_tests::fan_out::{Ground, on_own_postgres, storm};
 use outhaul_tests::{chaos, cluster, swaps};
 use std::time::Duration;
 
@@ -50,6 +52,27 @@ enum Chaos {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Fan-out by two hosts that are killed, to endpoints of which one is down, one is slow, and the others fail a tenth.
+    FanOut {
+        /// On a PostgreSQL of its own instead of SQLite.
+        #[arg(long)]
+        postgres: bool,
+        /// How many events.
+        #[arg(long, default_value_t = 20_000)]
+        events: u64,
+        /// How many subscribers of each.
+        #[arg(long, default_value_t = 5)]
+        subscribers: usize,
+        /// How often a host is killed.
+        #[arg(long, default_value_t = 20)]
+        kills: u32,
+        /// Events a second.
+        #[arg(long, default_value_t = 100)]
+        pace: u32,
+        /// Makes the same choices as another run.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -68,6 +91,14 @@ fn main() -> Result<()> {
             // Without what it needs, this is no test that was left out, but a command that cannot be carried out.
             let summary = cluster::run(plan, progress)?.context("PostgreSQL or Kafka is missing")?;
             println!("{summary}");
+        }
+        Chaos::FanOut { postgres, events, subscribers, kills, pace, seed } => {
+            let storm = Storm { events, subscribers, kills, pace, seed: chosen(seed) };
+            let run = |ground: Ground<'_>| {
+                println!("{}", storm::run(ground, storm, progress)?);
+                Ok(())
+            };
+            if postgres { on_own_postgres(run)? } else { run(Ground::Sqlite)? }
         }
     }
     Ok(())

@@ -34,13 +34,15 @@ pub enum Language {
     Go,
 }
 
-/// The two kinds of adapter.
+/// The kinds of adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Sends messages.
     Publisher,
     /// Keeps them.
     Storage,
+    /// Says who subscribes to what.
+    Router,
 }
 
 /// An example: the arguments of `outhaul plugin new`, and the name in its files.
@@ -55,9 +57,10 @@ pub struct Example {
 }
 
 /// All there are.
-pub const ALL: [Example; 7] = [
+pub const ALL: [Example; 8] = [
     Example { language: Language::Rust, kind: Kind::Publisher, name: "http-rust" },
     Example { language: Language::Rust, kind: Kind::Storage, name: "rows-rust" },
+    Example { language: Language::Rust, kind: Kind::Router, name: "router-rust" },
     Example { language: Language::Js, kind: Kind::Publisher, name: "http-js" },
     Example { language: Language::Python, kind: Kind::Publisher, name: "http-python" },
     Example { language: Language::Python, kind: Kind::Storage, name: "kv-python" },
@@ -73,12 +76,13 @@ impl Example {
         words.to_vec()
     }
 
-    /// The shipped adapter that its README wants beside it.
+    /// The shipped adapter that its README wants beside it, to deliver a message; none: it delivers none.
     #[must_use]
-    pub fn companion(&self) -> &'static str {
+    pub fn companion(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Publisher => "sqlite-storage.wasm",
-            Kind::Storage => "http-publisher.wasm",
+            Kind::Publisher => Some("sqlite-storage.wasm"),
+            Kind::Storage => Some("http-publisher.wasm"),
+            Kind::Router => None,
         }
     }
 }

@@ -124,6 +124,8 @@ async fn measure(options: &Options, batch: u32, kind: Kind) -> Result<f64> {
         wake: Arc::default(),
         mode: Mode::Drain,
         health: Arc::default(),
+        feeder: None,
+        half: None,
     };
     let started = Instant::now();
     let summary = relay::run(parts, Shutdown::default()).await?;

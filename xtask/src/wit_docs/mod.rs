@@ -1,4 +1,4 @@
-//! `docs/wit.md`: the WIT package as a reference, rendered from `wit/outbox.wit`. CI fails where the page is not current.
+//! `docs/wit.md`: the WIT package as a reference, rendered from `wit/*.wit`. CI fails where the page is not current.
 //!
 //! - [`signature`]: functions and types written as in the file
 //!
@@ -7,14 +7,16 @@
 
 mod signature;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use wit_parser::{Docs, Function, FunctionKind, Interface, Resolve, Type, TypeDef, TypeDefKind, TypeOwner, World, WorldItem, WorldKey};
+use wit_parser::{
+    Docs, Function, FunctionKind, Interface, Resolve, SourceMap, Type, TypeDef, TypeDefKind, TypeOwner, World, WorldItem, WorldKey,
+};
 
 /// Where the package is, and where its reference goes, from the root of the checkout.
-const SOURCE: &str = "wit/outbox.wit";
+const SOURCES: [&str; 2] = ["wit/outbox.wit", "wit/fan-out.wit"];
 const PAGE: &str = "docs/wit.md";
 
 /// Writes the page.
@@ -33,20 +35,25 @@ pub(crate) fn write(root: &Path) -> Result<()> {
 pub(crate) fn check(root: &Path) -> Result<()> {
     let page = fs::read_to_string(root.join(PAGE)).with_context(|| format!("cannot read {PAGE}"))?;
     if page != render(root)? {
-        bail!("{PAGE} is not what {SOURCE} says: run `cargo xtask wit-docs` and commit the page");
+        bail!("{PAGE} is not what {} say: run `cargo xtask wit-docs` and commit the page", SOURCES.join(" and "));
     }
     Ok(())
 }
 
 fn render(root: &Path) -> Result<String> {
-    let text = fs::read_to_string(root.join(SOURCE)).with_context(|| format!("cannot read {SOURCE}"))?;
-    page(&text)
+    let read = |file: &&'static str| {
+        let text = fs::read_to_string(root.join(file)).with_context(|| format!("cannot read {file}"))?;
+        Ok((*file, text))
+    };
+    page(&SOURCES.iter().map(read).collect::<Result<Vec<_>>>()?)
 }
 
-/// The reference of a package of one file.
-fn page(text: &str) -> Result<String> {
-    let mut resolve = Resolve::default();
-    let id = resolve.push_source(SOURCE, text)?;
+/// The reference of a package of these files: name and text of each.
+fn page(files: &[(&str, String)]) -> Result<String> {
+    let (mut resolve, mut sources) = (Resolve::default(), SourceMap::default());
+    files.iter().for_each(|(file, text)| sources.push_str(file, text));
+    let group = sources.parse().map_err(|(_, error)| anyhow!("{error}"))?;
+    let id = resolve.push_group(group)?;
     let package = resolve.packages.get(id).context("the package is lost")?;
     let mut page = Page { resolve: &resolve, out: String::new() };
     page.head(&package.name.to_string(), &package.docs)?;
@@ -67,13 +74,14 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn head(&mut self, package: &str, docs: &Docs) -> Result<()> {
-        writeln!(self.out, "<!-- Written by `cargo xtask wit-docs` from {SOURCE}: change that file, not this one. -->\n")?;
+        writeln!(self.out, "<!-- Written by `cargo xtask wit-docs` from wit/*.wit: change those files, not this one. -->\n")?;
         writeln!(self.out, "# The contract: `{package}`\n")?;
         self.paragraphs(docs)?;
         writeln!(
             self.out,
-            "This is [`{SOURCE}`](../{SOURCE}) as a reference. The rules by which it changes are in [wit/README.md](../wit/README.md); how an \
-             adapter is written against it, in [writing-an-adapter.md](writing-an-adapter.md).\n"
+            "This is {} as a reference. The rules by which it changes are in [wit/README.md](../wit/README.md); how an adapter is written \
+             against it, in [writing-an-adapter.md](writing-an-adapter.md).\n",
+            SOURCES.map(|file| format!("[`{file}`](../{file})")).join(" and ")
         )?;
         Ok(())
     }
@@ -296,7 +304,7 @@ world w { import words; export work; }
 
     #[test]
     fn a_package_becomes_a_page() {
-        let page = page(PACKAGE).unwrap();
+        let page = page(&[(SOURCES[0], PACKAGE.to_owned())]).unwrap();
         for part in [
             "# The contract: `a:b@1.2.3`\n\nWhat it is for.\n",
             "| `w` | [`work`](#work) |  |  |",
@@ -321,16 +329,20 @@ world w { import words; export work; }
         for name in ["wit", "docs"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        fs::write(folder.path().join(SOURCE), PACKAGE).unwrap();
+        fs::write(folder.path().join(SOURCES[0]), PACKAGE).unwrap();
+        fs::write(folder.path().join(SOURCES[1]), "package a:b@1.2.3;\ninterface more { use words.{kind}; all: func() -> list<kind>; }\n")
+            .unwrap();
         fs::write(folder.path().join(PAGE), "old").unwrap();
         assert!(check(folder.path()).unwrap_err().to_string().contains("cargo xtask wit-docs"));
         write(folder.path()).unwrap();
         check(folder.path()).unwrap();
+        let page = fs::read_to_string(folder.path().join(PAGE)).unwrap();
+        assert!(page.contains("### `work.do-it`") && page.contains("### `more.all`"), "{page}");
     }
 
     #[test]
     fn what_cannot_be_rendered_is_an_error() {
-        let error = page("package a:b@1.0.0;\ninterface i { flags f { a, b } }\n").unwrap_err().to_string();
+        let error = page(&[(SOURCES[0], "package a:b@1.0.0;\ninterface i { flags f { a, b } }\n".to_owned())]).unwrap_err().to_string();
         assert_eq!(error, "i.f: a flags is not rendered");
     }
 }

@@ -90,7 +90,11 @@ func Open(config string) witTypes.Result[witTypes.Unit, outhaul.Failure] {
 
 // Publish sends a batch.
 func Publish(batch outhaul.Batch, deadlineMs uint64) []outhaul.Outcome {
-	outcomes := outhaul.InKeyOrder(&batch, deadlineMs, send)
+	publish := send
+	if batch.Destinations.IsSome() {
+		publish = refuse
+	}
+	outcomes := outhaul.InKeyOrder(&batch, deadlineMs, publish)
 	open := 0
 	for _, outcome := range outcomes {
 		if !outhaul.IsDelivered(outcome) {
@@ -101,6 +105,12 @@ func Publish(batch outhaul.Batch, deadlineMs uint64) []outhaul.Outcome {
 		outhaul.Warn("not all messages were delivered", "messages", strconv.Itoa(len(outcomes)), "open", strconv.Itoa(open))
 	}
 	return outcomes
+}
+
+// A delivery of a fan-out has an address of its own: the configured one would be the wrong place.
+func refuse(outhaul.Message, time.Duration) outhaul.Outcome {
+	const detail = "this publisher sends to its own `url` only, not to the destinations of a fan-out"
+	return outhaul.Retry(outhaul.NewFailure(outhaul.InvalidConfiguration, detail))
 }
 
 func send(message outhaul.Message, left time.Duration) outhaul.Outcome {

@@ -3,8 +3,8 @@
 import { register } from 'node:module';
 
 const HOST = {
-  'outhaul:adapter/log@0.1.0': 'export function write() {}',
-  'outhaul:adapter/progress@0.1.0': 'export function report(index, outcome) { globalThis.reports?.push([index, outcome.tag]); }',
+  'outhaul:adapter/log@0.1.1': 'export function write() {}',
+  'outhaul:adapter/progress@0.1.1': 'export function report(index, outcome) { globalThis.reports?.push([index, outcome.tag]); }',
 };
 
 const hooks = `export async function resolve(specifier, context, next) {

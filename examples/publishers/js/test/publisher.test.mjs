@@ -51,6 +51,15 @@ async function publish(messages, answer) {
   return { outcomes, requests };
 }
 
+test('a delivery of a fan-out does not go to the wrong place', async () => {
+  globalThis.reports = [];
+  publisher.open(JSON.stringify({ url: 'http://127.0.0.1:9/in' }));
+  const deliveries = { ...batch([{ key: 'a' }, { key: 'a' }, {}]), destinations: {} };
+  const outcomes = await publisher.publish(deliveries, 10_000n);
+  assert.deepEqual(outcomes.map(({ tag }) => tag), ['retry', 'held', 'retry']);
+  assert.equal(outcomes[0].val.code.tag, 'invalid-configuration');
+});
+
 test('a message arrives with everything that it has', async () => {
   const headers = [['x-tag', 'one'], ['x-tag', 'two'], ['Host', 'evil']];
   const { outcomes, requests } = await publish([{ key: 'Zoë', payload: 'text', headers }, {}], () => [204]);

@@ -48,6 +48,11 @@ impl<P: Post> Publisher for HttpRust<P> {
 
 impl<P: Post> HttpRust<P> {
     fn send(&mut self, message: Message<'_>, left: Duration) -> Outcome {
+        if message.destination().is_some() {
+            // A delivery of a fan-out has an address of its own: the configured one would be the wrong place.
+            let detail = "this publisher sends to its own `url` only, not to the destinations of a fan-out";
+            return Outcome::Retry(Failure::invalid_configuration(detail));
+        }
         let timeout = self.settings.timeout.min(left);
         let headers = match headers(message) {
             Ok(headers) => headers,

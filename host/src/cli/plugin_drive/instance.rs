@@ -2,11 +2,11 @@
 //!
 //! Each is an adapter of its own, as each lane or process of a relay has one: two of them race as two processes would.
 
-use super::messages;
 use super::request::{Browse, Call};
+use super::{messages, router};
 use crate::domain::{Batch, Failure, FailureCode, Outcome};
-use crate::plugin::{PublisherPlugin, StoragePlugin};
-use crate::ports::{Claimed, Description, LeaseEnd, PublishCall, Publisher, Storage, StorageAdmin, WakeSource};
+use crate::plugin::{PublisherPlugin, RouterPlugin, StoragePlugin};
+use crate::ports::{Claimed, Description, LeaseEnd, PublishCall, Publisher, Storage, StorageAdmin, WakeSource, Workers};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) enum Opened {
     Storage(Arc<StoragePlugin>),
     Publisher(Arc<PublisherPlugin>),
+    Router(Arc<RouterPlugin>),
 }
 
 /// Opens adapters, each with the given keys of configuration besides those that all have.
@@ -65,7 +66,13 @@ pub(super) async fn perform(opener: &impl Opener, name: &str, instance: &mut Opt
         (_, None) => Told::Bad(format!("{name:?} is not open: send {{\"call\": \"open\"}} first")),
         (Call::Publish(batch, deadline), Some(Opened::Publisher(publisher))) => publish(publisher.as_ref(), batch, deadline).await,
         (_, Some(Opened::Publisher(_))) => Told::Bad("the adapter is a publisher: it has the call publish only".to_owned()),
+        (Call::Expand(events), Some(Opened::Router(router))) => router::expand(router, &events).await.into(),
+        (Call::Current(inquiries), Some(Opened::Router(router))) => router::current(router, &inquiries).await.into(),
+        (_, Some(Opened::Router(_))) => Told::Bad("the adapter is a router: it has the calls expand and current only".to_owned()),
         (Call::Publish(..), Some(Opened::Storage(_))) => Told::Bad("publish: the adapter is a storage".to_owned()),
+        (Call::Expand(_) | Call::Current(_), Some(Opened::Storage(_))) => {
+            Told::Bad("expand and current are a router's calls: the adapter is a storage".to_owned())
+        }
         (Call::SettleAndClaim(..), Some(Opened::Storage(storage))) if !storage.has_fused() => {
             Told::Bad("settle_and_claim: the storage does not export storage-fused: call settle, then claim".to_owned())
         }
@@ -79,6 +86,7 @@ pub(super) async fn perform(opener: &impl Opener, name: &str, instance: &mut Opt
 fn describe(opened: &Opened) -> Value {
     match opened {
         Opened::Publisher(publisher) => json!({ "kind": "publisher", "sha256": publisher.generation().sha256 }),
+        Opened::Router(router) => json!({ "kind": "router", "sha256": router.generation().sha256 }),
         Opened::Storage(storage) => {
             let Description { strict_order, fused, wake } = storage.description();
             let wake = match wake {
@@ -123,7 +131,7 @@ async fn on_storage(storage: &StoragePlugin, call: Call) -> Result<Value, Failur
         Call::Discard(filter) => json!({ "rows": storage.discard(&filter).await? }),
         Call::Purge(older_than, limit) => json!({ "rows": storage.purge(older_than, limit).await? }),
         // Told apart before.
-        Call::Open(_) | Call::Close | Call::Publish(..) => {
+        Call::Open(_) | Call::Close | Call::Publish(..) | Call::Expand(_) | Call::Current(_) => {
             return Err(Failure::new(FailureCode::InvalidConfiguration, "this call is none of a storage"));
         }
     })
@@ -141,7 +149,9 @@ fn claimed(claimed: &Claimed) -> Value {
 async fn publish(publisher: &impl Publisher, batch: Batch, deadline: Duration) -> Told {
     let (reports, mut reported) = mpsc::unbounded_channel::<(usize, Outcome)>();
     let lease = Arc::new(LeaseEnd::new(Instant::now() + deadline));
-    let result = publisher.publish(batch, PublishCall { deadline, reports, lease, cancel: CancellationToken::new() }).await;
+    let result = publisher
+        .publish(batch, PublishCall { deadline, reports, lease, cancel: CancellationToken::new(), workers: Workers::default() })
+        .await;
     let mut early = Vec::new();
     while let Ok((index, outcome)) = reported.try_recv() {
         let mut report = messages::outcome(&outcome);

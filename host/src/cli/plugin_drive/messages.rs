@@ -145,6 +145,8 @@ pub(super) fn outcome(outcome: &Outcome) -> Value {
         Outcome::Retry(why) => json!({ "outcome": "retry", "failure": failure(why) }),
         Outcome::Reject(why) => json!({ "outcome": "reject", "failure": failure(why) }),
         Outcome::Held => json!({ "outcome": "held" }),
+        Outcome::Settled => json!({ "outcome": "settled" }),
+        Outcome::Lost => json!({ "outcome": "lost" }),
     }
 }
 

@@ -5,7 +5,9 @@ use super::arguments::{
     PurgeArguments, SettleArguments, TurnArguments, arguments_of, at_least_one, settled,
 };
 use super::messages;
+use super::router::{CurrentArguments, Events, ExpandArguments};
 use crate::domain::{Batch, Column, Settlement};
+use crate::ports::fan_out::Inquiry;
 use crate::ports::{ClaimRequest, Filter};
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -36,7 +38,7 @@ pub(super) struct BadRequest {
     pub(super) reason: String,
 }
 
-/// What to do. Named as the functions of `wit/outbox.wit`, with `_` for `-`.
+/// What to do. Named as the functions in `wit/`, with `_` for `-`.
 #[derive(Debug, PartialEq)]
 pub(super) enum Call {
     /// With these keys of the adapter's configuration besides, or in the place of, those of the command line.
@@ -55,6 +57,8 @@ pub(super) enum Call {
     Discard(Filter),
     Purge(Duration, u32),
     Publish(Batch, Duration),
+    Expand(Events),
+    Current(Vec<Inquiry>),
 }
 
 /// What `browse` is asked.
@@ -91,7 +95,7 @@ impl Request {
 }
 
 /// All calls, as they are written.
-const CALLS: [&str; 15] = [
+const CALLS: [&str; 17] = [
     "open",
     "close",
     "claim",
@@ -107,6 +111,8 @@ const CALLS: [&str; 15] = [
     "discard",
     "purge",
     "publish",
+    "expand",
+    "current",
 ];
 
 impl Call {
@@ -140,6 +146,8 @@ impl Call {
                 let batch = messages::batch_of(&publish.messages, messages::Ids::Required)?;
                 Ok(Self::Publish(batch, Duration::from_millis(publish.deadline_ms)))
             }),
+            "expand" => arguments_of::<ExpandArguments>(arguments).map(|expand| Self::Expand(expand.into())),
+            "current" => arguments_of::<CurrentArguments>(arguments).map(|current| Self::Current(current.into())),
             _ => return Err(format!("`call`: there is no {name:?}; calls: {}", CALLS.join(", "))),
         };
         call.map_err(|reason| format!("{name}: {reason}"))

@@ -6,7 +6,7 @@ use crate::conformance::setup::SetupError;
 use crate::conformance::subject::PublisherSubject;
 use crate::domain::{Batch, Failure, FailureCode, NewMessage, Outcome};
 use crate::plugin::{PluginError, PublisherPlugin};
-use crate::ports::{LeaseEnd, PublishCall, Publisher};
+use crate::ports::{LeaseEnd, PublishCall, Publisher, Workers};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -180,7 +180,8 @@ pub(super) async fn publish(publisher: &PublisherPlugin, drafts: &[Draft], deadl
     let (reports, mut reported) = mpsc::unbounded_channel();
     let began = Instant::now();
     let lease = Arc::new(LeaseEnd::new(began + deadline));
-    let call = publisher.publish(batch, PublishCall { deadline, reports, lease, cancel: CancellationToken::new() });
+    let call =
+        publisher.publish(batch, PublishCall { deadline, reports, lease, cancel: CancellationToken::new(), workers: Workers::default() });
     let Ok(result) = tokio::time::timeout(deadline + GRACE, call).await else {
         return Err(Stop::failed(format!("the call ends within its deadline of {} ms", deadline.as_millis()), "it went on"));
     };
@@ -228,6 +229,8 @@ pub(super) fn told(outcome: &Outcome) -> String {
         Outcome::Retry(failure) => format!("retry ({})", told_failure(failure)),
         Outcome::Reject(failure) => format!("reject ({})", told_failure(failure)),
         Outcome::Held => "held".to_owned(),
+        Outcome::Settled => "settled".to_owned(),
+        Outcome::Lost => "lost".to_owned(),
     }
 }
 
@@ -240,7 +243,7 @@ pub(super) fn told_failure(failure: &Failure) -> String {
 pub(super) fn failure_of(outcome: &Outcome) -> Option<&Failure> {
     match outcome {
         Outcome::Retry(failure) | Outcome::Reject(failure) => Some(failure),
-        Outcome::Delivered | Outcome::Held => None,
+        Outcome::Delivered | Outcome::Held | Outcome::Settled | Outcome::Lost => None,
     }
 }
 

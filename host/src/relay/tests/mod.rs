@@ -19,6 +19,7 @@ fn relay() -> model::Relay {
         name: "orders".into(),
         storage: "outbox".into(),
         routes: vec![model::Route { topic: "t*".into(), matcher, publisher: "hooks".into() }],
+        fan_out: None,
         batch: 50,
         in_flight: 500,
         in_flight_bytes: 1 << 20,
@@ -68,6 +69,8 @@ impl Bench {
             wake: Arc::clone(&self.wake),
             mode,
             health: Arc::clone(&self.health),
+            feeder: None,
+            half: None,
         }
     }
 

@@ -33,7 +33,10 @@ mod tests {
     use std::path::PathBuf;
 
     fn databases(path: PathBuf) -> Databases {
-        Databases::new(&BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true }))]), &BTreeMap::new())
+        Databases::new(
+            &BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true, allows_triggers: false }))]),
+            &BTreeMap::new(),
+        )
     }
 
     #[tokio::test]

@@ -20,9 +20,10 @@ const NO_TEMPORARY: &str =
     "temporary tables, views, indexes and triggers are not allowed: they would stay on a connection that others share";
 
 /// Their expressions are not judged when they are created, and what they do runs in the transactions of everybody who uses the
-/// table, the service that owns it among them.
+/// table, the service that owns it among them. So it takes somebody who asks for it: a trigger that is part of a storage's schema is
+/// created when an operator, who can read it before, has that schema applied.
 const NO_PROGRAMS: &str = "views, triggers and virtual tables are not allowed: an adapter creates tables and indexes; let the application's \
-    migrations create it";
+    migrations create it, or `outhaul schema --apply`, which may create triggers";
 
 /// The expressions of a column that is added are not judged: not by SQLite when it adds it, and not when it computes it.
 const NO_EXPRESSIONS: &str =
@@ -31,6 +32,8 @@ const NO_EXPRESSIONS: &str =
 /// The judge of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
+    /// An operator has a schema applied.
+    allows_triggers: bool,
     /// Set while the host runs statements of its own (BEGIN, COMMIT, ROLLBACK).
     host: AtomicBool,
     /// The guest's statement that is being prepared or run.
@@ -40,6 +43,11 @@ pub(super) struct Guard {
 }
 
 impl Guard {
+    /// Of a connection.
+    pub(super) fn new(allows_triggers: bool) -> Self {
+        Self { allows_triggers, ..Self::default() }
+    }
+
     /// Lets the host do what guests may not.
     pub(super) fn as_host<T>(&self, run: impl FnOnce() -> T) -> T {
         self.host.store(true, Ordering::Relaxed);
@@ -60,7 +68,7 @@ impl Guard {
         if self.host.load(Ordering::Relaxed) {
             return Authorization::Allow;
         }
-        let reason = refuse(context, &self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        let reason = refuse(context, self.allows_triggers, &self.text.lock().unwrap_or_else(PoisonError::into_inner));
         match reason {
             None => Authorization::Allow,
             Some(reason) => {
@@ -77,7 +85,7 @@ impl Guard {
 }
 
 /// The reason why a guest may not do this; none: it may.
-fn refuse(context: AuthContext<'_>, sql: &str) -> Option<String> {
+fn refuse(context: AuthContext<'_>, allows_triggers: bool, sql: &str) -> Option<String> {
     match context.action {
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some(
             "ATTACH, DETACH and VACUUM INTO are not allowed: an adapter works on the database that it opened, and on no other".to_owned(),
@@ -115,6 +123,7 @@ fn refuse(context: AuthContext<'_>, sql: &str) -> Option<String> {
         {
             Some(NO_TEMPORARY.to_owned())
         }
+        AuthAction::CreateTrigger { .. } if allows_triggers => None,
         AuthAction::CreateTrigger { .. } | AuthAction::CreateView { .. } | AuthAction::CreateVtable { .. } => Some(NO_PROGRAMS.to_owned()),
         AuthAction::AlterTable { .. } if sql.contains('(') => Some(NO_EXPRESSIONS.to_owned()),
         // An action that this build of the host does not know cannot be judged.

@@ -56,11 +56,12 @@ impl Signature {
         }
     }
 
-    /// Checks the configuration. `idempotency_header` is covered by an RFC 9421 signature that does not list its components.
+    /// Checks the configuration, which stands at the key `path`. `idempotency_header` is covered by an RFC 9421 signature that does not
+    /// list its components.
     ///
     /// # Errors
-    /// The key below `signature`, and what is wrong with it.
-    pub fn new(config: SignatureConfig, idempotency_header: Option<&str>) -> Result<Self, String> {
+    /// The key below `path`, and what is wrong with it.
+    pub fn new(path: &str, config: SignatureConfig, idempotency_header: Option<&str>) -> Result<Self, String> {
         let SignatureConfig { scheme, secret, algorithm, key_id, components, label } = config;
         match scheme {
             Scheme::StandardWebhooks => {
@@ -71,24 +72,26 @@ impl Signature {
                     ("label", label.is_some()),
                 ];
                 if let Some((key, _)) = foreign.iter().find(|(_, set)| *set) {
-                    return Err(format!("`signature.{key}`: belongs to the scheme rfc9421; standard-webhooks takes `secret` only"));
+                    return Err(format!("`{path}.{key}`: belongs to the scheme rfc9421; standard-webhooks takes `secret` only"));
                 }
                 let secrets = match secret {
                     OneOrMore::One(name) => vec![name],
                     OneOrMore::More(names) => names,
                 };
                 if secrets.is_empty() || secrets.iter().any(String::is_empty) {
-                    return Err("`signature.secret`: must name at least one secret".into());
+                    return Err(format!("`{path}.secret`: must name at least one secret"));
                 }
                 Ok(Self::StandardWebhooks(secrets))
             }
             Scheme::Rfc9421 => {
-                let algorithm = algorithm.ok_or("`signature.algorithm`: missing; hmac-sha256 or ed25519")?;
-                let key_id = key_id.ok_or("`signature.key_id`: missing; it tells the receiver which key to check with")?;
+                let algorithm = algorithm.ok_or_else(|| format!("`{path}.algorithm`: missing; hmac-sha256 or ed25519"))?;
+                let key_id = key_id.ok_or_else(|| format!("`{path}.key_id`: missing; it tells the receiver which key to check with"))?;
                 let OneOrMore::One(secret) = secret else {
-                    return Err("`signature.secret`: the scheme rfc9421 takes one name; receivers tell keys apart by `key_id`".into());
+                    return Err(format!("`{path}.secret`: the scheme rfc9421 takes one name; receivers tell keys apart by `key_id`"));
                 };
-                rfc9421::Rfc9421::new(algorithm, key_id, secret, components, label, idempotency_header).map(Self::Rfc9421)
+                rfc9421::Rfc9421::new(algorithm, key_id, secret, components, label, idempotency_header)
+                    .map(Self::Rfc9421)
+                    .map_err(|problem| format!("`{path}.{}`: {}", problem.key, problem.what))
             }
         }
     }

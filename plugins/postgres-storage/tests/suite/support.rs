@@ -62,6 +62,24 @@ pub(crate) fn plan(bench: &Bench, (sql, _): &(String, String)) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// The plan of a statement that was run, whatever its values: the one that a prepared statement comes to have.
+pub(crate) fn generic_plan(bench: &Bench, (sql, _): &(String, String)) -> String {
+    let mut parameters = 0;
+    while sql.contains(&format!("${}", parameters + 1)) {
+        parameters += 1;
+    }
+    let settings = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET plan_cache_mode = force_generic_plan";
+    let nulls = vec!["NULL"; parameters].join(", ");
+    let mut client = bench.sql.borrow_mut();
+    let explain = format!("{settings}; PREPARE explained AS {sql}; EXPLAIN (COSTS OFF) EXECUTE explained({nulls}); DEALLOCATE explained");
+    let messages = client.simple_query(&explain).expect(&explain);
+    let lines = messages.iter().filter_map(|message| match message {
+        postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 struct Session {
     client: Client,
     prepared: HashMap<String, postgres::Statement>,

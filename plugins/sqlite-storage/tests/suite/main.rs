@@ -8,6 +8,7 @@
 )]
 
 mod existing_tables;
+mod fan_out;
 mod faults;
 mod own_table;
 mod support;

@@ -6,7 +6,7 @@
 //! assert_eq!(published.outcomes, [Outcome::Delivered]);
 //! ```
 //!
-//! What a call returns is held against the contract of `wit/outbox.wit`; where it is broken, the call is an error that says how. What
+//! What a call returns is held against the contract of `wit/`; where it is broken, the call is an error that says how. What
 //! an adapter says to the host (its log, early outcomes) is kept, and its secrets are those of [`set_secret`]; all of it belongs to
 //! the thread, so tests do not disturb each other. `outhaul plugin test` holds the finished component against the whole contract.
 //!
@@ -14,12 +14,14 @@
 
 pub(crate) mod host;
 mod publisher;
+mod router;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod storage;
 
 pub use host::{Line, set_secret, take_log};
 pub use publisher::{Published, PublisherBench, PublisherFault};
+pub use router::{RouterBench, RouterFault};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{OpenTransaction, Sqlite, last_statement};
 pub use storage::{StorageBench, StorageFault, claim_request, dead, ids, retry, settlement};

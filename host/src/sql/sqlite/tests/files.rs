@@ -121,7 +121,8 @@ async fn a_file_cut_short_is_an_error_of_the_call_and_not_the_end_of_the_process
 #[test]
 fn a_full_disk_is_unavailable_and_the_connection_goes_on() {
     let fixture = Fixture::wal();
-    let settings = Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full: false }));
+    let settings =
+        Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full: false, allows_triggers: false }));
     let mut session = Session::new(Arc::clone(&settings), Role::Writer);
     session.clock.set(Instant::now() + Duration::from_secs(60));
     session.begin(true).unwrap();
@@ -169,7 +170,8 @@ async fn a_write_protected_file_can_be_read_but_not_written() {
 async fn the_settings_are_ours_and_the_file_stays_as_it_is() {
     for (journal_mode, synchronous_full) in [("wal", true), ("delete", false)] {
         let fixture = Fixture::new(journal_mode);
-        let settings = Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full }));
+        let settings =
+            Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full, allows_triggers: false }));
         let mut session = Session::new(settings, Role::Writer);
         session.clock.set(Instant::now() + Duration::from_secs(60));
         let open = session.ready().unwrap();

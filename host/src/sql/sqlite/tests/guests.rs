@@ -1,7 +1,7 @@
 //! What a guest may not do.
 
-use super::{Fixture, bounds, found, insert, run};
-use crate::sql::{ColumnType, SqlErrorCode, Statement};
+use super::{Fixture, bounds, databases_with, found, insert, run};
+use crate::sql::{Access, ColumnType, SqlErrorCode, Statement, Values};
 
 #[tokio::test]
 async fn whatever_leaves_the_database_or_the_transaction_is_denied() {
@@ -53,6 +53,30 @@ async fn whatever_leaves_the_database_or_the_transaction_is_denied() {
     // None of it has hurt the connection.
     run(&connection, insert(2)).await.unwrap();
     assert_eq!(fixture.count(), 2);
+}
+
+#[tokio::test]
+async fn triggers_are_created_where_an_operator_has_a_schema_applied_and_nothing_else_is() {
+    let fixture = Fixture::wal();
+    let connection = databases_with(&fixture.path, true).open("main", Access::ReadWrite).await.unwrap();
+    run(&connection, Statement::new("CREATE TABLE log (v)")).await.unwrap();
+    let trigger = "CREATE TRIGGER IF NOT EXISTS r AFTER INSERT ON t BEGIN INSERT INTO log VALUES (NEW.v); END";
+    run(&connection, Statement::new(trigger)).await.unwrap();
+    for (sql, part) in [
+        ("CREATE TEMP TRIGGER s AFTER INSERT ON t BEGIN SELECT 1; END", "temporary"),
+        ("CREATE VIEW u AS SELECT 1", "views"),
+        ("CREATE VIRTUAL TABLE u USING fts5 (v)", "virtual tables"),
+    ] {
+        let error = run(&connection, Statement::new(sql)).await.expect_err(sql);
+        assert!(error.code == SqlErrorCode::Denied && error.detail.contains(part), "{sql}: {error}");
+    }
+    // It runs for everybody from then on.
+    let connection = fixture.open().await;
+    run(&connection, insert(7)).await.unwrap();
+    let rows = run(&connection, Statement::new("SELECT v FROM log").returning([ColumnType::Integer])).await.unwrap();
+    assert!(matches!(rows.columns.first(), Some(Values::Integers { values, .. }) if *values == [7]), "{rows:?}");
+    let error = run(&connection, Statement::new("CREATE TRIGGER s AFTER INSERT ON t BEGIN SELECT 1; END")).await.unwrap_err();
+    assert!(error.detail.contains("`outhaul schema --apply`"), "{error}");
 }
 
 #[tokio::test]

@@ -31,7 +31,11 @@ pub(super) struct Fixture {
 }
 
 pub(super) fn databases(path: &Path) -> Databases {
-    let settings = model::Sqlite { path: path.to_owned(), synchronous_full: true };
+    databases_with(path, false)
+}
+
+pub(super) fn databases_with(path: &Path, allows_triggers: bool) -> Databases {
+    let settings = model::Sqlite { path: path.to_owned(), synchronous_full: true, allows_triggers };
     Databases::new(&BTreeMap::from([("main".to_owned(), model::Database::Sqlite(settings))]), &BTreeMap::new())
 }
 

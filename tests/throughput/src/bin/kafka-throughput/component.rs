@@ -7,7 +7,7 @@ use outhaul::config;
 use outhaul::domain::{Batch, NewMessage, Outcome};
 use outhaul::metrics::Metrics;
 use outhaul::plugin::{PluginHost, PluginHostOptions, PublisherPlugin};
-use outhaul::ports::{LeaseEnd, PublishCall, Publisher as _};
+use outhaul::ports::{LeaseEnd, PublishCall, Publisher as _, Workers};
 use outhaul::sql::Databases;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -73,7 +73,8 @@ impl Contestant for Component {
             for batch in calls {
                 let (reports, _received) = mpsc::unbounded_channel();
                 let lease = Arc::new(LeaseEnd::new(tokio::time::Instant::now() + 2 * DEADLINE));
-                let call = PublishCall { deadline: DEADLINE, reports, cancel: CancellationToken::new(), lease };
+                let call =
+                    PublishCall { deadline: DEADLINE, reports, cancel: CancellationToken::new(), lease, workers: Workers::default() };
                 let outcomes = self.publisher.publish(batch, call).await.map_err(|failure| anyhow::anyhow!("{failure}"))?;
                 if let Some(other) = outcomes.iter().find(|outcome| **outcome != Outcome::Delivered) {
                     bail!("not delivered: {other:?}");

@@ -1,0 +1,59 @@
+//! `outhaul fanout purge`.
+
+use super::open::{Desk, RelayArg};
+use super::report::Report;
+use crate::app::App;
+use crate::cli::error::CommandError;
+use crate::cli::{CommandResult, output};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Deliveries a step: one short transaction each.
+const STEP: u32 = 1000;
+
+/// Delete complete and suppressed deliveries that ended long enough ago, in small steps.
+///
+/// Of all tenants. Pending and quarantined deliveries are left alone, and so is the log of changes. It may be interrupted at any time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  outhaul fanout purge orders --older-than 30d
+  outhaul fanout purge orders --older-than 12h --json      {\"purged\":12000}")]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    relay: RelayArg,
+    /// Delete deliveries that ended longer ago than this ("12h", "30d").
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    older_than: Duration,
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+pub(super) async fn run(args: Args, app: &App) -> CommandResult {
+    let opened = args.relay.choose(&app.config)?.open(app).await?;
+    let shown = std::io::stderr().is_terminal();
+    let progress = |purged| {
+        if shown {
+            output::note(&format!("{} deleted so far", deliveries(purged)));
+        }
+    };
+    purge(opened.desk(), args.older_than, progress).await?.end(args.json)
+}
+
+pub(super) async fn purge(desk: Desk<'_>, older_than: Duration, progress: impl Fn(u64)) -> Result<Report, CommandError> {
+    let mut purged: u64 = 0;
+    loop {
+        let step = desk.admin.purge_deliveries(older_than, STEP).await.map_err(desk.failed("purge-deliveries"))?;
+        purged = purged.saturating_add(step);
+        if step == 0 {
+            return Ok(Report::new(format!("{} deleted", deliveries(purged)), json!({ "purged": purged })));
+        }
+        progress(purged);
+    }
+}
+
+fn deliveries(number: u64) -> String {
+    if number == 1 { "1 delivery".to_owned() } else { format!("{number} deliveries") }
+}
