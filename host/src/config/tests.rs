@@ -227,7 +227,7 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     ("{ table = \"outbox\" }", "{ a = 1, a = 2 }", 12, "storages.outbox.a", "is written twice: leave one out"),
     ("[admin]", "[admni]", 2, "admni", "unknown key (did you mean `admin`?); known here: "),
     ("url = \"sq", "synchronus = \"full\"\nurl = \"sq", 8, "databases.main.synchronus", "did you mean `synchronous`?"),
-    ("name = \"orders\"", "name = \"orders\"\nzzz = 1", 20, "relays[0].zzz", "unknown key; known here: name, storage, routes, batch"),
+    ("name = \"orders\"", "name = \"orders\"\nzzz = 1", 20, "relays[0].zzz", "unknown key; known here: name, storage, fan_out, routes"),
     ("name = \"orders\"", "name = 3", 19, "relays[0].name", "is an integer where a text is expected"),
     ("name = \"orders\"", "", 18, "relays[0].name", "is missing: add name = \"orders\""),
     ("name = \"orders\"", "name = \"a b\"", 19, "relays[0].name", "is not a name"),
