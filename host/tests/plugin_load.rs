@@ -101,11 +101,11 @@ async fn what_is_no_adapter_of_that_kind_is_refused() {
     let as_storage = bench.storage("null-publisher", |_| {}).await.unwrap_err().to_string();
     assert!(as_storage.contains("null-publisher.wasm is not a storage: it exports outhaul:adapter/publisher@0.1.1"), "{as_storage}");
     let missing = bench.publisher("no-such", |_| {}).await.unwrap_err().to_string();
-    assert!(missing.contains("no-such.wasm; it has: evil-publisher, evil-storage"), "{missing}");
+    assert!(missing.contains("no-such.wasm; it has: evil-publisher, evil-router, evil-storage"), "{missing}");
     let folder = changed("null-publisher", |bytes| bytes.truncate(bytes.len() / 2));
     let cut = bench.publisher_in(folder.path(), "null-publisher", |_| {}).await.unwrap_err().to_string();
     assert!(cut.contains("is truncated or damaged"), "{cut}");
-    let folder = changed("evil-publisher", |bytes| replace(bytes, "outhaul:adapter/progress@0.1.1", "outhaul:adapter/telepath@0.1.0"));
+    let folder = changed("evil-publisher", |bytes| replace(bytes, "outhaul:adapter/progress@0.1.1", "outhaul:adapter/telepath@0.1.1"));
     let import = bench.publisher_in(folder.path(), "evil-publisher", |_| {}).await.unwrap_err().to_string();
     assert!(import.contains("needs what this host does not offer") && import.contains("outhaul:adapter/telepath@0.1.1"), "{import}");
     let folder = changed("null-publisher", |bytes| replace(bytes, "outhaul:adapter/publisher@0.1.1", "outhaul:adapter/publisher@0.2.0"));

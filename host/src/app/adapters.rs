@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -48,13 +48,15 @@ pub(super) struct Adapters {
     pub(super) inventory: Arc<Inventory>,
     /// An adapter was opened: its file may have changed meanwhile.
     pub(super) opened: Notify,
+    /// When the process began.
+    pub(super) began: SystemTime,
 }
 
 impl Adapters {
     pub(super) fn new(app: App, turns: BTreeMap<String, Arc<Turn>>, inventory: Arc<Inventory>) -> Self {
         let config = Mutex::new(Arc::clone(&app.config));
         let (storages, publishers, routers) = Default::default();
-        Self { app, config, storages, publishers, routers, turns, inventory, opened: Notify::new() }
+        Self { app, config, storages, publishers, routers, turns, inventory, opened: Notify::new(), began: SystemTime::now() }
     }
 
     /// The configuration that the process runs with now.

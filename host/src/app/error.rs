@@ -7,7 +7,9 @@ use crate::fan_out::keys::KeyFault;
 use crate::plugin::PluginError;
 use crate::sql::SqlError;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Why the process, or a command, cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +180,30 @@ impl AppError {
         matches!(**source, Missing { .. } | Pinned { .. } | Pull(_) | Read { .. } | Component { .. } | Compile { .. } | Import { .. })
     }
 
+    /// Whether the file of the component was changed since then, or taken away: it is not the one that was there.
+    #[must_use]
+    pub(super) fn is_of_file_changed_since(&self, then: SystemTime) -> bool {
+        use PluginError::{Compile, Component, Import, Missing, Pinned, Read};
+        let Self::Open { source, .. } = self else { return false };
+        let (Missing { path, .. }
+        | Pinned { path, .. }
+        | Read { path, .. }
+        | Component { path, .. }
+        | Compile { path, .. }
+        | Import { path, .. }) = &**source
+        else {
+            return false;
+        };
+        // Not when it was written: who copies a file may keep that. Of a file that is not there, the directory tells.
+        let stamp = |path: &Path| std::fs::metadata(path).ok().map(|metadata| (metadata.ctime(), metadata.ctime_nsec()));
+        let changed = stamp(path).or_else(|| path.parent().and_then(stamp));
+        let then = then.duration_since(UNIX_EPOCH).unwrap_or_default();
+        changed.is_some_and(|(seconds, nanos)| {
+            let since = Duration::new(u64::try_from(seconds).unwrap_or(0), u32::try_from(nanos).unwrap_or(0));
+            since > then
+        })
+    }
+
     /// Whether the same may go well later without anything changing that can be looked at: what was away may be back, and what is in
     /// a database or at a registry may be put right there.
     #[must_use]
@@ -214,7 +240,6 @@ impl AppError {
 mod tests {
     use super::*;
     use crate::config;
-    use std::path::Path;
 
     const TEXT: &str = r#"
 [databases.main]
@@ -264,5 +289,20 @@ tls_cert_file = "me.pem"
     fn a_component_that_is_missing_has_the_line_that_names_it() {
         let missing = PluginError::Missing { path: "plugins/sqlite-storage.wasm".into(), present: "it has: other".into() };
         assert_eq!(told(missing), "o.toml:5: storages.outbox.plugin: there is no plugins/sqlite-storage.wasm; it has: other");
+    }
+
+    #[test]
+    fn a_file_that_came_later_is_told_from_the_one_that_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.wasm");
+        std::fs::write(&path, "no component").unwrap();
+        let of = |source| AppError::Open { kind: "publishers", name: "hooks".into(), place: None, source: Box::new(source) };
+        let unreadable = of(PluginError::Read { path: path.clone(), error: io::Error::other("x") });
+        let missing = of(PluginError::Missing { path: path.clone(), present: String::new() });
+        let later = SystemTime::now() + Duration::from_secs(3600);
+        assert!(unreadable.is_of_file_changed_since(UNIX_EPOCH) && !unreadable.is_of_file_changed_since(later));
+        std::fs::remove_file(&path).unwrap();
+        assert!(missing.is_of_file_changed_since(UNIX_EPOCH) && !missing.is_of_file_changed_since(later));
+        assert!(!of(PluginError::Engine("x".into())).is_of_file_changed_since(UNIX_EPOCH));
     }
 }

@@ -92,6 +92,11 @@ impl Member {
         }
     }
 
+    /// A first try may last: a configuration or a file that has come meanwhile is not what the process was started with.
+    fn is_of_the_start(&self, error: &AppError) -> bool {
+        Arc::ptr_eq(&self.app.config, &self.adapters.config()) && !error.is_of_file_changed_since(self.adapters.began)
+    }
+
     /// Opens the adapters; in [`Mode::Run`] until it succeeds. Only at the very first try of the process is a wrong configuration the end
     /// of it: later other relays are at work, and who changes files under a running process is told why they are refused.
     async fn open(&self, mut first: bool) -> Result<Opened, AppError> {
@@ -100,10 +105,7 @@ impl Member {
             let error = match self.try_open().await {
                 Ok(opened) => return Ok(opened),
                 Err(error) if self.mode == Mode::Drain => return Err(error),
-                // A first try may last: what has come meanwhile is not what the process was started with.
-                Err(error) if first && error.is_configuration() && Arc::ptr_eq(&self.app.config, &self.adapters.config()) => {
-                    return Err(error);
-                }
+                Err(error) if first && error.is_configuration() && self.is_of_the_start(&error) => return Err(error),
                 Err(error) => error,
             };
             first = false;

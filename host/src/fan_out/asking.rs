@@ -4,7 +4,8 @@ use super::Code;
 use super::tally::Tally;
 use crate::domain::{Failure, FailureCode, Outcome};
 
-/// Notes what becomes of the messages (index and key of each) of a call of which the router said nothing.
+/// Notes what becomes of the messages (index and key of each) of a call of which the router said nothing. `hung`: as what it counts that one
+/// message alone has taken all of the call's time.
 ///
 /// # Errors
 /// The call is to fail as a whole: nothing was tried, or one message of several may have brought the router down, and each is to be tried
@@ -12,14 +13,19 @@ use crate::domain::{Failure, FailureCode, Outcome};
 pub(super) fn router_failed<'a>(
     failure: Failure,
     messages: impl ExactSizeIterator<Item = (usize, Option<&'a str>)>,
+    hung: FailureCode,
     tally: &mut Tally,
 ) -> Result<(), Failure> {
     let may_be_one = failure.code.is_adapter_fault() || failure.code == FailureCode::Timeout;
     if failure.code == FailureCode::not_started() || (may_be_one && messages.len() > 1) {
         return Err(failure);
     }
-    // The breaker sees both. An outage uses up no attempt; what brings the router down does, unless the breaker is open.
-    let code = if failure.code.is_adapter_fault() { FailureCode::Network } else { FailureCode::Unavailable };
+    // The breaker sees all. An outage uses up no attempt; what brings the router down does, unless the breaker is open.
+    let code = match failure.code {
+        FailureCode::Timeout => hung,
+        ref code if code.is_adapter_fault() => FailureCode::Network,
+        _ => FailureCode::Unavailable,
+    };
     let failure = Failure::new(code, format!("the router does not answer: {failure}"));
     for (index, key) in messages {
         let outcome = if tally.has_stopped(key) { Outcome::Held } else { Outcome::Retry(failure.clone()) };

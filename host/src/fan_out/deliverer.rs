@@ -262,7 +262,9 @@ fn judged(binding: &Binding, answer: &Result<Option<Subscription>, Failure>) -> 
 }
 
 fn all_failed(failure: Failure, opened: &[Opened], tally: &mut Tally) -> Result<(), Failure> {
-    router_failed(failure, opened.iter().map(|one| (one.index, one.binding.order_key.as_deref())), tally)
+    let messages = opened.iter().map(|one| (one.index, one.binding.order_key.as_deref()));
+    // It asks for a subscription, and nothing that a message says: one that hangs is out of reach.
+    router_failed(failure, messages, FailureCode::Unavailable, tally)
 }
 
 fn note(tally: &mut Tally, one: &Opened, outcome: Outcome) {

@@ -141,7 +141,9 @@ impl Run<'_> {
 
     fn router_failed(&mut self, failure: Failure, indexes: &[usize]) -> Result<(), Failure> {
         let batch = self.batch;
-        router_failed(failure, indexes.iter().map(|index| (*index, batch.message(*index).key())), &mut self.tally)
+        let messages = indexes.iter().map(|index| (*index, batch.message(*index).key()));
+        // An event that hangs the router may be what brings it down: it must come to an end.
+        router_failed(failure, messages, FailureCode::Network, &mut self.tally)
     }
 
     /// The events as the router knows them: without marks. Those that are none are settled.

@@ -185,7 +185,9 @@ impl Pipeline {
                 Verdict::Release { delay: delay.max(asked) }
             }
             None if put_off.is_some_and(|times| times > 1 || is_last) => {
-                Verdict::Release { delay: self.parts.config.backoff.delay(put_off.unwrap_or(1), failure.retry_after, random) }
+                // Where more wait than are remembered, what is in the row still counts.
+                let times = put_off.unwrap_or(1).max(attempts);
+                Verdict::Release { delay: self.parts.config.backoff.delay(times, failure.retry_after, random) }
             }
             None if is_last => Verdict::Dead(failure),
             None => {

@@ -9,7 +9,10 @@ use tokio::time::Instant;
 pub(super) type PartyId = usize;
 
 /// A slow party may have so large a part of what may be in flight.
-pub(super) const PART: usize = 4;
+const PART: usize = 4;
+
+/// All slow parties together may have so large a part of it.
+const PART_OF_ALL: usize = 2;
 
 /// Who has not answered for so long is slow, before that is known for sure.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -47,6 +50,36 @@ impl Party {
     /// Whether it has kept a call waiting.
     pub(super) fn keeps_waiting(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now > since + PATIENCE)
+    }
+}
+
+/// What one slow party may have in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+}
+
+impl Part {
+    /// Of what may be in flight, while these are slow: where they have much together, each may have an equal part of what all may have.
+    pub(super) fn of<'a>(in_flight: usize, in_flight_bytes: usize, slow: impl Iterator<Item = &'a Party>) -> Self {
+        let (mut number, mut messages, mut bytes) = (0_usize, 0_usize, 0_usize);
+        for party in slow {
+            (number, messages, bytes) = (number + 1, messages + party.messages, bytes + party.bytes);
+        }
+        let all = Self { messages: in_flight / PART_OF_ALL, bytes: in_flight_bytes / PART_OF_ALL };
+        let one = Self { messages: in_flight / PART, bytes: in_flight_bytes / PART };
+        let part = if messages >= all.messages || bytes >= all.bytes {
+            let number = number.max(1);
+            Self { messages: one.messages.min(all.messages / number), bytes: one.bytes.min(all.bytes / number) }
+        } else {
+            one
+        };
+        Self { messages: part.messages.max(1), ..part }
+    }
+
+    pub(super) fn is_filled_by(self, messages: usize, bytes: usize) -> bool {
+        messages >= self.messages || bytes >= self.bytes
     }
 }
 
@@ -100,6 +133,20 @@ impl Delays {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_parties_have_a_part_each_and_a_part_together() {
+        let party = |messages, bytes| Party { messages, bytes, ..Party::new(Arc::from("a")) };
+        let of = |slow: &[Party]| Part::of(1000, 8000, slow.iter());
+        assert_eq!(of(&[]), Part { messages: 250, bytes: 2000 });
+        assert_eq!(of(&[party(250, 10), party(200, 10)]), Part { messages: 250, bytes: 2000 });
+        let eight: Vec<Party> = (0..8).map(|_| party(70, 10)).collect();
+        assert_eq!(of(&eight), Part { messages: 62, bytes: 500 });
+        assert!(of(&eight).is_filled_by(70, 10) && !of(&eight).is_filled_by(61, 10));
+        assert_eq!(of(&[party(1, 4000)]), Part { messages: 250, bytes: 2000 }, "one may have its part, and no more");
+        let many: Vec<Party> = (0..600).map(|_| party(1, 1)).collect();
+        assert_eq!(of(&many).messages, 1, "each may have one");
+    }
 
     #[test]
     fn delays_double_each_time_that_rows_come_again_and_halve_where_there_is_room() {

@@ -6,13 +6,13 @@ use super::dispatcher::Admission;
 use super::faults::{self, Faults, Kind};
 use super::guard::guarded;
 use super::leases::Lease;
-use super::parties::{self, Delays};
+use super::parties::{Delays, Part, Party};
 use super::pipeline::{Claim, Event, Pipeline};
 use super::settler::Group;
 use crate::domain::{Failure, FailureCode, Settlement, Verdict};
 use crate::metrics::FailureLabels;
 use crate::ports::{ClaimRequest, Claimed, Turn, Workers};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -392,6 +392,9 @@ impl Pipeline {
         let batch = Arc::new(batch);
         let mark = self.parts.half.as_ref().and_then(|half| half.parties.as_ref()).map(|parties| parties.mark);
         let lease = Lease { epoch: claim.epoch, until: claim.lease_until };
+        let part = self.part_of_slow(now);
+        // What comes behind a row that was handed back must not overtake it, whatever is known of its party by then.
+        let mut handed_back: HashMap<Arc<str>, Duration> = HashMap::new();
         for index in 0..batch.len() {
             let message = batch.message(index);
             let (id, bytes) = (message.id(), message.bytes());
@@ -404,7 +407,9 @@ impl Pipeline {
                 }
                 Some(publisher) => {
                     let party: Option<Arc<str>> = mark.map(|mark| Arc::from(mark(message)));
-                    if let Some(delay) = party.as_ref().and_then(|mark| self.no_room(mark, now)) {
+                    let before = party.as_ref().and_then(|mark| handed_back.get(mark).copied());
+                    if let Some(delay) = before.or_else(|| party.as_ref().and_then(|mark| self.no_room(mark, part, now))) {
+                        handed_back.extend(party.map(|mark| (mark, delay)));
                         self.settler.add(lease, Verdict::Release { delay }, id, bytes, now);
                         continue;
                     }
@@ -421,26 +426,30 @@ impl Pipeline {
     }
 
     /// For how long a message is handed back, because its party is slow and has much in memory; none: it is taken in.
-    fn no_room(&mut self, mark: &Arc<str>, now: Instant) -> Option<Duration> {
+    fn no_room(&mut self, mark: &Arc<str>, part: Part, now: Instant) -> Option<Duration> {
         let most = self.parts.config.backoff.max;
-        if self.has_too_much(mark, now) {
+        if self.has_too_much(mark, part, now) {
             return Some(self.store.delays.no_room(mark, most, now));
         }
-        let part = self.parts.config.in_flight / parties::PART;
-        if self.dispatcher.party_of(mark).is_none_or(|party| party.messages * 2 < part) {
+        if self.dispatcher.party_of(mark).is_none_or(|party| party.messages * 2 < part.messages) {
             self.store.delays.much_room(mark, now);
         }
         None
     }
 
-    fn has_too_much(&self, mark: &str, now: Instant) -> bool {
-        let Some(parties) = self.parts.half.as_ref().and_then(|half| half.parties.as_ref()) else { return false };
-        let config = &self.parts.config;
-        self.dispatcher.party_of(mark).is_some_and(|party| {
-            let is_full =
-                party.messages >= (config.in_flight / parties::PART).max(1) || party.bytes >= config.in_flight_bytes / parties::PART;
-            is_full && (party.keeps_waiting(now) || (parties.is_slow)(mark))
-        })
+    fn has_too_much(&self, mark: &str, part: Part, now: Instant) -> bool {
+        self.dispatcher.party_of(mark).is_some_and(|party| part.is_filled_by(party.messages, party.bytes) && self.is_slow(party, now))
+    }
+
+    fn is_slow(&self, party: &Party, now: Instant) -> bool {
+        let parties = self.parts.half.as_ref().and_then(|half| half.parties.as_ref());
+        parties.is_some_and(|parties| party.keeps_waiting(now) || (parties.is_slow)(&party.mark))
+    }
+
+    /// What each slow party may have in memory now.
+    fn part_of_slow(&self, now: Instant) -> Part {
+        let slow = self.dispatcher.parties().filter(|party| self.is_slow(party, now));
+        Part::of(self.parts.config.in_flight, self.parts.config.in_flight_bytes, slow)
     }
 
     /// Hands back what was taken in for parties before they were known to be slow.
@@ -448,12 +457,12 @@ impl Pipeline {
         if self.parts.half.as_ref().is_none_or(|half| half.parties.is_none()) {
             return;
         }
+        let part = self.part_of_slow(now);
         let full: Vec<Arc<str>> =
-            self.dispatcher.parties().map(|party| &party.mark).filter(|mark| self.has_too_much(mark, now)).cloned().collect();
+            self.dispatcher.parties().map(|party| &party.mark).filter(|mark| self.has_too_much(mark, part, now)).cloned().collect();
         for mark in full {
             // What it may have is left to it, and what the last message had more.
-            let (messages, bytes) = (self.parts.config.in_flight / parties::PART, self.parts.config.in_flight_bytes / 2);
-            if self.dispatcher.party_of(&mark).is_none_or(|party| party.messages <= messages.max(1) && party.bytes <= bytes) {
+            if self.dispatcher.party_of(&mark).is_none_or(|party| party.messages <= part.messages && party.bytes <= part.bytes * 2) {
                 continue;
             }
             let delay = self.store.delays.no_room(&mark, self.parts.config.backoff.max, now);

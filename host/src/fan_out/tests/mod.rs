@@ -118,7 +118,7 @@ impl Bench {
             router: Arc::<Directory>::clone(&self.router),
             keys: self.keyring(),
             namespace: "n".into(),
-            max_subscribers: 3,
+            max_subscribers: 8,
             wake: Arc::clone(&self.wakes[1]),
         };
         let events = EventStorage::new(Arc::<Memory>::clone(&self.storage), storage, self.tenant.clone());

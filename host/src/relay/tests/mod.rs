@@ -7,7 +7,7 @@ use super::*;
 use crate::config::model;
 use crate::domain::{Backoff, FailureCode, Outcome};
 use memory::{MemoryStorage, ScriptedPublisher, State};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -535,4 +535,23 @@ async fn a_publisher_that_holds_everything_uses_up_attempts() {
     bench.until(|bench| bench.storage.count(State::Dead) == 2).await;
     bench.shutdown.graceful.cancel();
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_party_that_is_slow_for_one_row_and_not_for_the_next_keeps_its_order() {
+    let mut bench = Bench::new(false, fine());
+    bench.config.in_flight = 60;
+    let ids: Vec<String> = (0..400).map(|number| bench.storage.insert("t", Some(&format!("k{}", number % 5)))).collect();
+    let asked = AtomicUsize::new(0);
+    let is_slow = move |_: &str| asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
+    let parties = Parties { mark: |_| "one".to_owned(), is_slow: Arc::new(is_slow) };
+    let half = Half { word: |_| None, on_purpose: None, ended: String::new(), parties: Some(parties) };
+    let summary = run(Parts { half: Some(half), ..bench.parts(Mode::Drain) }, bench.shutdown.clone()).await.unwrap();
+    assert_eq!(summary.sent, 400);
+    assert!(summary.released > 0, "or nothing was tested");
+    let sent: Vec<usize> = bench.publisher.sent().iter().map(|id| ids.iter().position(|other| other == id).unwrap()).collect();
+    for key in 0..5 {
+        let of_key: Vec<usize> = sent.iter().copied().filter(|number| number % 5 == key).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
 }
