@@ -21,6 +21,9 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// For so long more the two hosts are disturbed where no late settle was refused yet.
+const UNTIL_LATE: Duration = Duration::from_secs(60);
+
 /// What happened in a run, and what came of it.
 #[derive(Debug)]
 pub struct Summary {
@@ -211,7 +214,12 @@ pub fn two_hosts(length: Duration, seed: u64, mut progress: impl FnMut(String)) 
     let mut hosts = vec![field.rig.host()?, field.rig.host()?];
     let (mut kills, mut freezes, mut late) = (0, 0, 0.0);
     let end = Instant::now() + length;
-    while Instant::now() < end {
+    // Chance decides whether a host is frozen with verdicts to write: it goes on, for a while, until one was refused.
+    let is_seen = |hosts: &[Host], late: f64| -> Result<bool> {
+        let late = hosts.iter().try_fold(late, |late, host| anyhow::Ok(late + host.metric("outhaul_late_settles_total")?))?;
+        Ok(late >= 1.0)
+    };
+    while Instant::now() < end || (freezes > 0 && Instant::now() < end + UNTIL_LATE && !is_seen(&hosts, late)?) {
         std::thread::sleep(random.random_range(Duration::from_millis(300)..Duration::from_millis(1500)));
         let index = random.random_range(0..hosts.len());
         let worker = worker(&mut hosts[index])?;
