@@ -2,6 +2,7 @@
 
 use crate::plugin::call::{Ended, Gate, Notes};
 use crate::plugin::grants::{Denial, Policy, Request as Capability, authority};
+use crate::plugin::net::alerts::{Alerts, Watching};
 use crate::plugin::net::tls::Tls;
 use crate::tls::faults;
 use bytes::Bytes;
@@ -44,7 +45,8 @@ type Sent = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error
 /// The client of one adapter.
 #[derive(Debug)]
 pub(in crate::plugin) struct HttpClient {
-    client: Client<HttpsConnector<Connector>, GatedBody>,
+    client: Client<Watching<HttpsConnector<Connector>>, GatedBody>,
+    alerts: Alerts,
     tls: Tls,
     policy: Arc<Policy>,
     max_body_bytes: usize,
@@ -60,6 +62,7 @@ impl HttpClient {
             .enable_http1()
             .enable_http2()
             .wrap_connector(Connector { policy: Arc::clone(&policy), look_up: Arc::new(system_look_up) });
+        let alerts = Alerts::default();
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -67,16 +70,14 @@ impl HttpClient {
             .pool_max_idle_per_host(IDLE_PER_HOST)
             .http1_max_buf_size(MAX_HEAD_BYTES)
             .http2_max_header_list_size(u32::try_from(MAX_HEAD_BYTES).unwrap_or(u32::MAX))
-            .build(connector);
-        Self { client, tls: tls.clone(), policy, max_body_bytes }
+            .build(Watching { inner: connector, alerts: alerts.clone(), name: target });
+        Self { client, alerts, tls: tls.clone(), policy, max_body_bytes }
     }
 
     async fn send(&self, request: Request<WasiBody>, options: RequestOptions, gate: Gate, notes: Notes) -> Sent {
         let request = request.map(|body| GatedBody { body, gate: gate.clone() });
         let uri = request.uri();
-        let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
-        let host = uri.host().ok_or(Error::HttpRequestUriInvalid)?.to_owned();
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let (host, port) = (uri.host().ok_or(Error::HttpRequestUriInvalid)?.to_owned(), port(uri));
         // Credentials in the authority would end up in logs; a tunnel would get around the grants.
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(Error::HttpRequestUriInvalid);
@@ -90,10 +91,11 @@ impl HttpClient {
         let limit = options
             .first_byte_timeout
             .map_or(Duration::MAX, |first_byte| first_byte.saturating_add(options.connect_timeout.unwrap_or(CONNECT_TIMEOUT)));
+        let start = Instant::now();
         let answer = gate.run(tokio::time::timeout(limit.min(gate.left()), self.client.request(request))).await;
         let response = match answer {
             Ok(Ok(Ok(response))) => response,
-            Ok(Ok(Err(error))) => return Err(self.classify(&error, &notes, &authority(&host, port))),
+            Ok(Ok(Err(error))) => return Err(self.classify(&error, &notes, &authority(&host, port), start)),
             Ok(Err(_)) | Err(Ended::Deadline | Ended::Cancelled | Ended::Lease) => return Err(Error::HttpResponseTimeout),
         };
         let between = options.between_bytes_timeout.unwrap_or(Duration::MAX);
@@ -117,8 +119,9 @@ impl HttpClient {
     }
 
     /// What went wrong, as the guest gets it; what an operator can do something about is noted.
-    fn classify(&self, error: &(dyn StdError + 'static), notes: &Notes, target: &str) -> Error {
+    fn classify(&self, error: &(dyn StdError + 'static), notes: &Notes, target: &str, start: Instant) -> Error {
         let mut text = String::new();
+        let mut broken = false;
         let mut next = Some(error);
         while let Some(cause) = next {
             if let Some(denial) = cause.downcast_ref::<Denial>() {
@@ -134,8 +137,10 @@ impl HttpClient {
                 if let Some(tls) = faults::inside(error) {
                     return self.tls_failed(tls, notes, target);
                 }
-                if let Some(known) = by_kind(faults::innermost(error).kind()) {
-                    return known;
+                match by_kind(faults::innermost(error).kind()) {
+                    Some(Error::ConnectionTerminated) => broken = true,
+                    Some(known) => return known,
+                    None => {}
                 }
             }
             if let Some(error) = cause.downcast_ref::<hyper::Error>() {
@@ -145,20 +150,33 @@ impl HttpClient {
                 if error.is_parse() || error.is_parse_status() {
                     return Error::HttpProtocolError;
                 }
-                if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
-                    return Error::ConnectionTerminated;
-                }
+                // What broke the connection may stand behind it.
+                broken |= error.is_incomplete_message() || error.is_closed() || error.is_canceled();
             }
             text = cause.to_string();
             next = cause.source();
         }
-        Error::InternalError(Some(text))
+        if !broken {
+            return Error::InternalError(Some(text));
+        }
+        self.alerts.take(target, start).map_or(Error::ConnectionTerminated, |error| self.tls_failed(&error, notes, target))
     }
 
     fn tls_failed(&self, error: &rustls::Error, notes: &Notes, target: &str) -> Error {
         self.tls.tell(notes, target, error);
         if matches!(error, rustls::Error::InvalidCertificate(_)) { Error::TlsCertificateError } else { Error::TlsProtocolError }
     }
+}
+
+/// The port that this is sent to.
+fn port(uri: &Uri) -> u16 {
+    let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
+    uri.port_u16().unwrap_or(if secure { 443 } else { 80 })
+}
+
+/// Where this is sent to, as the texts have it.
+fn target(uri: &Uri) -> String {
+    authority(uri.host().unwrap_or_default(), port(uri))
 }
 
 fn by_kind(kind: std::io::ErrorKind) -> Option<Error> {
@@ -200,8 +218,7 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let secure = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let port = port(&uri);
         // A resolver of its own for each connection, because the check wants the port; it holds two pointers and a number.
         let mut connector =
             HttpConnector::new_with_resolver(Resolver { policy: Arc::clone(&self.policy), look_up: Arc::clone(&self.look_up), port });
