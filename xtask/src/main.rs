@@ -229,6 +229,11 @@ enum Chaos {
 }
 
 impl Chaos {
+    /// Whether it ends with latencies, which say nothing of a host without optimisation.
+    fn measures(&self) -> bool {
+        matches!(self, Self::Swaps { .. } | Self::FanOut { .. })
+    }
+
     /// The arguments of the `chaos` program.
     fn arguments(&self) -> Vec<OsString> {
         let (name, amounts, seed) = match self {
@@ -270,7 +275,11 @@ fn main() -> Result<()> {
         Command::Services(command) => services::run(&workspace, &command),
         Command::Chaos(chaos) => {
             prepare(&workspace)?;
-            workspace.start("chaos", &chaos.arguments())
+            if !chaos.measures() {
+                return workspace.start("chaos", &chaos.arguments());
+            }
+            build_optimised_host(&workspace)?;
+            workspace.start_with_optimised_host("chaos", &chaos.arguments())
         }
         Command::Test(arguments) => test(&workspace, &arguments),
         Command::Ci => {
@@ -297,7 +306,7 @@ fn main() -> Result<()> {
             if !release {
                 return examples(&workspace, "cost", rest);
             }
-            step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))?;
+            build_optimised_host(&workspace)?;
             let arguments: Vec<OsString> = ["cost".into()].into_iter().chain(rest).collect();
             step("examples: cost", || workspace.start_with_optimised_host("languages", &arguments))
         }
@@ -343,7 +352,7 @@ fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result
 /// A measurement of fan-out, through an optimised host.
 fn fan_out(workspace: &Workspace, command: &str, rest: Vec<OsString>) -> Result<()> {
     prepare(workspace)?;
-    step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))?;
+    build_optimised_host(workspace)?;
     let arguments: Vec<OsString> = [command.into()].into_iter().chain(rest).collect();
     step(&format!("fan-out: {command}"), || workspace.start_with_optimised_host("fan-out", &arguments))
 }
@@ -353,6 +362,10 @@ fn prepare(workspace: &Workspace) -> Result<()> {
     setup::run()?;
     guests::build(workspace)?;
     build_bins(workspace)
+}
+
+fn build_optimised_host(workspace: &Workspace) -> Result<()> {
+    step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))
 }
 
 fn build_bins(workspace: &Workspace) -> Result<()> {

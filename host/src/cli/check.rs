@@ -3,10 +3,11 @@
 use super::error::CommandError;
 use super::{CommandResult, output};
 use crate::app::{App, AppError};
-use crate::config::model::{Database, Router, RouterKind, SecretSource};
+use crate::config::model::{Adapter, Database, Router, RouterKind, SecretSource};
 use crate::config::{self, Config, ConfigError, Place, Problem, Problems, Warning};
 use crate::fan_out::keys::Keyring;
-use crate::ports::Storage;
+use crate::ports::fan_out::FanOutStorage;
+use crate::ports::{Stats, Storage};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -88,10 +89,8 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
     let app = App::new(config)?;
     for storage in app.config.storages.values() {
         let what = format!("storages.{}", storage.name);
-        let counted = match app.storage(storage).await {
-            Err(error) => Err(error),
-            Ok(opened) => opened.stats().await.map_err(|failure| AppError::Call { storage: storage.name.clone(), call: "stats", failure }),
-        };
+        let fans_out = app.config.relays.iter().any(|relay| relay.storage == storage.name && relay.fan_out.is_some());
+        let counted = count(&app, storage, fans_out).await;
         match counted {
             Ok(stats) => {
                 findings.add(what, State::Ok, format!("{} opens; {} rows pending, {} dead", storage.plugin, stats.pending, stats.dead))
@@ -135,6 +134,16 @@ pub(super) async fn run(args: Args, config: Config) -> CommandResult {
     }
     tell(&findings, args.json)?;
     if findings.code == 0 { Ok(()) } else { Err(CommandError::said(findings.code)) }
+}
+
+/// Opens a storage and counts its rows, and its deliveries where a relay makes some.
+async fn count(app: &App, storage: &Adapter, fans_out: bool) -> Result<Stats, AppError> {
+    let failed = |call| move |failure| AppError::Call { storage: storage.name.clone(), call, failure };
+    let opened = app.storage(storage).await?;
+    if fans_out {
+        opened.delivery_stats().await.map_err(failed("delivery-stats"))?;
+    }
+    opened.stats().await.map_err(failed("stats"))
 }
 
 /// What was found of a router.

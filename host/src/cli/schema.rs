@@ -30,7 +30,7 @@ pub(super) async fn run(args: Args, mut config: Config) -> CommandResult {
     if args.apply {
         for name in &adapter.grants.databases {
             if let Some(Database::Sqlite(sqlite)) = config.databases.get_mut(name) {
-                sqlite.allows_triggers = true;
+                sqlite.applies_schema = true;
             }
         }
         return apply(&adapter, &App::new(config)?).await;

@@ -58,7 +58,7 @@ fn sqlite(section: Section<'_>, url: Option<&Located<&str>>, folder: &Path) -> O
     if url.is_some() {
         section.finish();
     }
-    Some(Database::Sqlite(Sqlite { path: path?, synchronous_full: synchronous.value == "full", allows_triggers: false }))
+    Some(Database::Sqlite(Sqlite { path: path?, synchronous_full: synchronous.value == "full", applies_schema: false }))
 }
 
 fn postgres(section: Section<'_>, url: Option<PostgresUrl>, names: &Names<'_>) -> Option<Database> {

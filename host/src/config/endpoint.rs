@@ -3,7 +3,7 @@
 /// Longest URL, in bytes: servers and proxies refuse longer ones.
 pub const MAX_BYTES: usize = 8 << 10;
 
-/// What is wrong with the URL of an endpoint; none: nothing. Fits behind "url: " or "its URL ".
+/// What is wrong with the URL of an endpoint; none: nothing. Fits behind "its URL " and "a URL that ".
 #[must_use]
 pub fn fault(url: &str) -> Option<&'static str> {
     if url.len() > MAX_BYTES {

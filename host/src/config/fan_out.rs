@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Deliveries of one event go into one transaction.
 const SUBSCRIBERS: Range = Range { min: 1, max: 100_000 };
 
+/// Longest text of a tenant or a namespace, in bytes.
+const COLUMN_BYTES: usize = 512;
+
 /// Largest delivery, routing columns included: an envelope has half of it at most ([`crate::fan_out::envelope::MAX_BYTES`]).
 const DELIVERY_BYTES: usize = 2 << 20;
 
@@ -35,8 +38,8 @@ pub(super) fn fan_out(
         .required("publisher", "\"webhooks\" (a [publishers.NAME] of this file)")
         .filter(|publisher| refers(&section, publisher, "publisher", "publisher", &adapters.publisher_names));
     let keys = keys(&section, adapters);
-    let namespace = section.text("namespace").map_or("", |text| text.value);
-    let tenant = section.text("tenant").map(|text| text.value.to_owned());
+    let namespace = column_text(&section, "namespace").unwrap_or("");
+    let tenant = column_text(&section, "tenant").map(str::to_owned);
     let max_subscribers = section.number("max_subscribers", 1000usize, SUBSCRIBERS).value;
     let horizon = section.duration("horizon", HORIZON, true).value;
 
@@ -65,6 +68,15 @@ pub(super) fn fan_out(
         horizon: Some(horizon).filter(|horizon| !horizon.is_zero()),
         deliveries: Box::new(deliveries),
     })
+}
+
+/// A text that is compared with or written to a column of each delivery: no database takes a NUL, and indexes take no long ones.
+fn column_text<'a>(section: &Section<'a>, key: &'static str) -> Option<&'a str> {
+    let text = section.text(key)?;
+    if text.value.contains('\0') || text.value.len() > COLUMN_BYTES {
+        section.problem(text.at, key, format!("must have at most {COLUMN_BYTES} bytes, and no NUL among them"));
+    }
+    Some(text.value)
 }
 
 fn keys(section: &Section<'_>, adapters: &Adapters<'_>) -> Vec<SealingKey> {
@@ -157,6 +169,8 @@ keys = [{ version = "2", secret = "new" }, { version = "1", secret = "old" }]
             ("version = \"1\"", "version = \"a b\"", 19, "relays[0].fan_out.keys[1].version", "is not a name"),
             ("keys = [", "key = [", 16, "relays[0].fan_out", "keys: has none"),
             ("keys = [", "max_subscribers = 0\nkeys = [", 19, "relays[0].fan_out.max_subscribers", "from 1 to 100000"),
+            ("keys = [", "namespace = \"a\\u0000b\"\nkeys = [", 19, "relays[0].fan_out.namespace", "and no NUL"),
+            ("keys = [", "tenant = \"a\\u0000b\"\nkeys = [", 19, "relays[0].fan_out.tenant", "at most 512 bytes"),
             ("keys = [", "delivery.lanes = 3\nkeys = [", 19, "relays[0].fan_out.delivery.lanes", "unknown key"),
             (
                 "keys = [",

@@ -100,7 +100,7 @@ pub struct Sqlite {
     /// `synchronous`: whether a commit waits for the disk (`full`, the default), or may be lost on power failure (`normal`).
     pub synchronous_full: bool,
     /// Whether adapters may create triggers: while an operator has a schema applied. No key of the file.
-    pub allows_triggers: bool,
+    pub applies_schema: bool,
 }
 
 /// A PostgreSQL server and a database on it.

@@ -243,7 +243,7 @@ impl Setup {
         // The database is there for the test, and nobody else's.
         for database in config.databases.values_mut() {
             if let Database::Sqlite(sqlite) = database {
-                sqlite.allows_triggers = true;
+                sqlite.applies_schema = true;
             }
         }
         config.plugins.dir.clone_from(&self.folder);

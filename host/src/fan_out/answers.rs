@@ -1,11 +1,10 @@
 //! What a router says of an event, checked: who it names must be of the event's tenant, each once, with an endpoint that can be sent to.
 
+use crate::config::endpoint;
 use crate::ports::fan_out::Subscription;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::HashSet;
-
-/// Longest URL, in bytes.
-const MAX_URL_BYTES: usize = 8 << 10;
 
 /// Longest name of a subscriber, in bytes: it is in indexes, and a row of PostgreSQL's has at most 2,704 bytes.
 const MAX_SUBSCRIBER_BYTES: usize = 512;
@@ -36,41 +35,29 @@ pub(super) fn check(tenant: &str, subscriptions: &[Subscription], most: usize) -
         if one.subscriber.is_empty() {
             return Err(Nonsense("the router names a subscriber with an empty name".to_owned()));
         }
-        let mode =
-            check_one(tenant, one).and_then(|mode| if seen.insert(one.subscriber.as_str()) { Ok(mode) } else { Err("is there twice") });
+        let mode = check_one(tenant, one)
+            .and_then(|mode| if seen.insert(one.subscriber.as_str()) { Ok(mode) } else { Err("is there twice".into()) });
         modes.push(mode.map_err(|reason| Nonsense(format!("the router's subscriber {:?} {reason}", shown(&one.subscriber))))?);
     }
     Ok(modes)
 }
 
-fn check_one(tenant: &str, one: &Subscription) -> Result<String, &'static str> {
+fn check_one(tenant: &str, one: &Subscription) -> Result<String, Cow<'static, str>> {
     if one.tenant != tenant {
-        return Err("is of another tenant than the event");
+        return Err("is of another tenant than the event".into());
     }
     if one.subscriber.len() > MAX_SUBSCRIBER_BYTES {
-        return Err("has a name of more than 512 bytes");
+        return Err("has a name of more than 512 bytes".into());
     }
     let texts = [Some(&one.subscriber), Some(&one.principal), Some(&one.revision), one.signing_scope.as_ref()];
     // A NUL cannot be written to every database.
     if texts.into_iter().flatten().any(|text| text.len() > MAX_TEXT_BYTES || text.contains('\0')) {
-        return Err("has a text that is too long, or has a NUL in it");
+        return Err("has a text that is too long, or has a NUL in it".into());
     }
-    check_url(&one.url)?;
-    auth_mode(one.authentication.as_deref())
-}
-
-fn check_url(url: &str) -> Result<(), &'static str> {
-    if url.len() > MAX_URL_BYTES {
-        return Err("has a URL of more than 8 KiB");
+    if let Some(fault) = endpoint::fault(&one.url) {
+        return Err(format!("has a URL that {fault}").into());
     }
-    let parsed = url::Url::parse(url).map_err(|_| "has a URL that is none (an absolute one, http or https, is needed)")?;
-    if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() {
-        return Err("has a URL that is not http or https");
-    }
-    if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err("has a URL with a user or password in it (say how to authenticate in `authentication`)");
-    }
-    Ok(())
+    Ok(auth_mode(one.authentication.as_deref())?)
 }
 
 /// `none`, or the `type` of the authentication.
@@ -144,9 +131,9 @@ mod tests {
             refused(|one| one.url = url.into(), "has a URL that is");
         }
         for url in ["https://me@crm.example/", "https://me:hunter2@crm.example/", "https://:hunter2@crm.example/"] {
-            refused(|one| one.url = url.into(), "has a URL with a user or password");
+            refused(|one| one.url = url.into(), "has a URL that holds a user or a password");
         }
-        refused(|one| one.url = format!("https://crm.example/{}", "x".repeat(MAX_URL_BYTES)), "more than 8 KiB");
+        refused(|one| one.url = format!("https://crm.example/{}", "x".repeat(endpoint::MAX_BYTES)), "longer than 8 KiB");
     }
 
     #[test]

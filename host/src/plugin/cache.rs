@@ -89,8 +89,9 @@ impl Cache {
     }
 
     fn read(&self, engine: &Engine, path: &Path) -> Result<Option<Component>, Unusable> {
-        let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0);
-        let mut file = match File::options().read(true).custom_flags(no_follow).open(path) {
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        // Opening a pipe would wait for somebody to write to it.
+        let mut file = match File::options().read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or(0)).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -164,7 +165,11 @@ impl Cache {
         files.sort_unstable();
         let excess = files.len().saturating_sub(MAX_FILES);
         for (_, path) in files.into_iter().take(excess) {
-            fs::remove_file(path)?;
+            match fs::remove_file(path) {
+                // Another process prunes as well.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -305,6 +310,15 @@ mod tests {
             std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
             assert!(matches!(fixture.read(), Err(Unusable::Owner(path)) if path == file));
         }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let fixture = Fixture::new();
+        let file = fixture.file();
+        fs::remove_file(&file).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        assert!(matches!(fixture.read(), Err(Unusable::Kind(path)) if path == file));
     }
 
     #[test]

@@ -136,11 +136,16 @@ pub(super) fn failure_noted(failure: outbox::Failure, notes: &Notes) -> Failure 
     }
 }
 
-pub(super) fn outcome_noted(outcome: outbox::Outcome, notes: &Notes) -> Outcome {
+/// An outcome; its failure with what the host refused in the same call, if `notes` are given.
+pub(super) fn outcome_in(outcome: outbox::Outcome, notes: Option<&Notes>) -> Outcome {
+    let failure = |failure| match notes {
+        Some(notes) => failure_noted(failure, notes),
+        None => failure_in(failure),
+    };
     match outcome {
         outbox::Outcome::Delivered => Outcome::Delivered,
-        outbox::Outcome::Retry(failure) => Outcome::Retry(failure_noted(failure, notes)),
-        outbox::Outcome::Reject(failure) => Outcome::Reject(failure_noted(failure, notes)),
+        outbox::Outcome::Retry(told) => Outcome::Retry(failure(told)),
+        outbox::Outcome::Reject(told) => Outcome::Reject(failure(told)),
         outbox::Outcome::Held => Outcome::Held,
     }
 }

@@ -62,13 +62,14 @@ impl Pins {
         let fault = |reason: String| PinsError { file: file.to_owned(), reason };
         let unreadable = |error: io::Error| fault(format!("cannot be read: {error}"));
         match std::fs::metadata(file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // A link that leads nowhere is no absence: who has put it there wants pins.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && file.symlink_metadata().is_err() => return Ok(None),
             Err(error) => return Err(unreadable(error)),
             Ok(metadata) if metadata.len() > MAX_BYTES => return Err(fault(format!("are larger than {MAX_BYTES} bytes"))),
             Ok(_) => {}
         }
         let text = std::fs::read_to_string(file).map_err(unreadable)?;
-        let advice = "; write them with `outhaul plugin pin`";
+        let advice = "; restore the file, or write it anew with `outhaul plugin pin`";
         let Document { plugins } =
             toml::from_str(&text).map_err(|error| fault(format!("are damaged: {}{advice}", error.message().replace('\n', ", "))))?;
         if let Some((name, _)) = plugins.iter().find(|(_, pin)| !is_digest(&pin.sha256)) {
@@ -118,6 +119,15 @@ mod tests {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.starts_with('#') && text.contains("[plugins.http-publisher]\nsha256 = \"0a0a"), "{text}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_not_taken_for_no_pins() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("outhaul.lock");
+        std::os::unix::fs::symlink("nowhere", &file).unwrap();
+        let text = Pins::read(&file).unwrap_err().to_string();
+        assert!(text.contains("cannot be read"), "{text}");
     }
 
     #[test]

@@ -75,17 +75,20 @@ impl std::fmt::Debug for PublisherPlugin {
 impl Publisher for PublisherPlugin {
     async fn publish(&self, batch: Batch, call: PublishCall) -> Result<Vec<Outcome>, Failure> {
         let messages = batch.len();
+        // What the host noted in a call names whatever was refused in it: of destinations, that is for the log, and not for the record of
+        // a delivery, which may be another tenant's.
+        let is_noted = batch.destinations.is_none();
         let deadline_ms = convert::millis(call.deadline);
         let batch = convert::batch_out(batch);
-        let reports = Some(Reports::new(call.reports, messages));
+        let reports = Some(Reports::new(call.reports, messages, is_noted));
         let call = Call { name: "publish", limit: call.deadline, cancel: call.cancel, lease: Some(call.lease), reports };
         let outcomes = self
             .adapter
             .call(call, move |exports, store| {
                 Box::pin(async move {
                     let outcomes = exports.call_publish(&mut *store, &batch, deadline_ms).await?;
-                    let notes = &store.data().notes;
-                    Ok(outcomes.into_iter().map(|outcome| convert::outcome_noted(outcome, notes)).collect::<Vec<_>>())
+                    let notes = is_noted.then_some(&store.data().notes);
+                    Ok(outcomes.into_iter().map(|outcome| convert::outcome_in(outcome, notes)).collect::<Vec<_>>())
                 })
             })
             .await?;

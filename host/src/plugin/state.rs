@@ -51,11 +51,13 @@ pub(super) struct Reports {
     sender: mpsc::UnboundedSender<(usize, Outcome)>,
     /// By message: whether its outcome was reported.
     seen: Vec<bool>,
+    /// Whether failures get what the host has noted in the call.
+    is_noted: bool,
 }
 
 impl Reports {
-    pub(super) fn new(sender: mpsc::UnboundedSender<(usize, Outcome)>, messages: usize) -> Self {
-        Self { sender, seen: vec![false; messages] }
+    pub(super) fn new(sender: mpsc::UnboundedSender<(usize, Outcome)>, messages: usize, is_noted: bool) -> Self {
+        Self { sender, seen: vec![false; messages], is_noted }
     }
 }
 
@@ -193,7 +195,7 @@ impl progress::Host for State {
             return Err(wasmtime::Error::msg(format!("it reported an outcome of message {index} of a batch of {messages}")));
         };
         if !std::mem::replace(seen, true) {
-            let outcome = convert::outcome_noted(outcome, &self.notes);
+            let outcome = convert::outcome_in(outcome, reports.is_noted.then_some(&self.notes));
             // Nobody listens any more: the call was given up, and will be told so at its end.
             let _ = reports.sender.send((index, outcome));
         }

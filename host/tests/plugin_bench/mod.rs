@@ -51,7 +51,7 @@ impl Bench {
         let metrics = Metrics::new();
         let database = |name: &str| {
             let path = folder.path().join(format!("{name}.db"));
-            (name.to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: false, allows_triggers: false }))
+            (name.to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: false, applies_schema: false }))
         };
         // The operator's producer has made the files; outhaul does not.
         for name in ["main", "other"] {

@@ -9,7 +9,6 @@
 use super::stage::{Subscription, insert_events, path};
 use super::{Database, Ground, Plan, Stage, TENANT};
 use crate::ledger::{Event, Report};
-use crate::process::poll;
 use crate::receiver::{Answer, Request};
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::StdRng;
@@ -137,21 +136,37 @@ fn once(ground: Ground<'_>, storm: Storm, with_bad: bool, progress: &mut impl Fn
     let writing = std::thread::spawn(move || writer.write());
     let mut random = StdRng::seed_from_u64(storm.seed.rotate_left(32));
     let whole = Duration::from_secs_f64(f64::from(u32::try_from(storm.events)?) / f64::from(storm.pace));
+    let mut logs = String::new();
     for number in 1..=storm.kills {
         let pause = whole.as_secs_f64() / f64::from(storm.kills + 1);
         std::thread::sleep(Duration::from_secs_f64(random.random_range(0.5 * pause..1.5 * pause)));
         let index = random.random_range(0..hosts.len());
         hosts[index].process().kill()?;
         field.count_held()?;
+        logs += &hosts[index].log();
         hosts[index] = field.stage.host()?;
         progress(format!("{number} kills, {} requests", field.stage.receiver.look(<[_]>::len)));
     }
     let commits = writing.join().map_err(|_| anyhow::anyhow!("the producer panicked"))?.context("the producer failed")?;
-    field.wait_for_all(&commits)?;
+    let delivered = field.wait_for_all(&commits);
+    for host in &hosts {
+        logs += &host.log();
+        logs += &host.metrics()?;
+    }
+    delivered.with_context(|| kept(&logs, storm.seed))?;
     for host in hosts {
         host.shut_down()?;
     }
-    field.finish(&commits, start)
+    field.finish(&commits, start).with_context(|| kept(&logs, storm.seed))
+}
+
+/// Keeps what the hosts logged for whoever looks into a broken promise; where.
+fn kept(logs: &str, seed: u64) -> String {
+    let file = std::env::temp_dir().join(format!("outhaul-fan-out-{seed}.log"));
+    match std::fs::write(&file, logs) {
+        Ok(()) => format!("the logs of the hosts are in {}", file.display()),
+        Err(error) => format!("the logs of the hosts cannot be kept in {}: {error}", file.display()),
+    }
 }
 
 /// The producer.
@@ -232,20 +247,20 @@ impl Field {
         Ok(())
     }
 
-    /// Waits until the healthy ones have everything, and it is written down.
+    /// Waits until the healthy ones have everything, and it is written down. Asks the database: what looks through all requests again and
+    /// again keeps the receiver from answering.
     fn wait_for_all(&mut self, commits: &HashMap<Event, Instant>) -> Result<()> {
-        let (count, healthy) = (commits.len(), self.healthy.len());
-        let paths: BTreeSet<String> = self.healthy.iter().map(|subscriber| path(TENANT, subscriber)).collect();
-        self.stage.receiver.wait_for_as_long_as(CLEAN_UP, "every event at every healthy subscriber", |requests| {
-            let accepted: BTreeSet<&str> = requests
-                .iter()
-                .filter(|request| request.accepted() && paths.contains(&request.path))
-                .map(|request| request.id.as_str())
-                .collect();
-            accepted.len() >= count * healthy
-        })?;
-        let sql = "SELECT count(*) FROM outbox_deliveries WHERE subscriber_id LIKE 'healthy%' AND state <> 'complete'";
-        poll("every delivery to a healthy subscriber to be complete", || Ok(self.stage.database.number(sql)? == 0))
+        let expected = commits.len() as u64 * self.healthy.len() as u64;
+        let sql = "SELECT count(*) FROM outbox_deliveries WHERE subscriber_id LIKE 'healthy%' AND state = 'complete'";
+        let start = Instant::now();
+        loop {
+            let complete = self.stage.database.number(sql)?;
+            if complete >= expected {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < CLEAN_UP, "{complete} of {expected} deliveries to healthy subscribers are complete");
+            std::thread::sleep(Duration::from_millis(500));
+        }
     }
 
     fn finish(mut self, commits: &HashMap<Event, Instant>, start: Instant) -> Result<Outcome> {

@@ -11,4 +11,5 @@ mod runs;
 mod status;
 mod subscriptions;
 mod sweep;
+mod tables;
 mod tenants;

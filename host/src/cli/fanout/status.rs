@@ -162,7 +162,7 @@ impl Reader<'_> {
         let at = self.checkpoint().await?;
         let why = match at == expected {
             true => format!("the log does not reach position {through} yet"),
-            false => format!("it is at {at}, not at {expected}: another process has moved it"),
+            false => format!("it is at {at}, not at {expected}"),
         };
         let fault = CommandError::failure(anyhow!("the checkpoint of {name:?} was not moved: {why}"));
         let document = json!({ "reader": name, "checkpoint": at, "advanced": false });

@@ -48,13 +48,13 @@ pub(super) struct Settings {
     /// Absolute: SQLite takes a path that begins with `file:` for a URI.
     pub(super) path: PathBuf,
     synchronous_full: bool,
-    allows_triggers: bool,
+    applies_schema: bool,
 }
 
 impl Settings {
     pub(super) fn new(name: &str, settings: &model::Sqlite) -> Self {
         let path = std::path::absolute(&settings.path).unwrap_or_else(|_| settings.path.clone());
-        Self { name: name.to_owned(), path, synchronous_full: settings.synchronous_full, allows_triggers: settings.allows_triggers }
+        Self { name: name.to_owned(), path, synchronous_full: settings.synchronous_full, applies_schema: settings.applies_schema }
     }
 }
 
@@ -161,7 +161,7 @@ impl Open {
             ));
         }
         connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
-        let guard = Arc::new(Guard::new(settings.allows_triggers));
+        let guard = Arc::new(Guard::new(settings.applies_schema));
         let judge = Arc::clone(&guard);
         connection.authorizer(Some(move |context: AuthContext<'_>| judge.judge(context))).map_err(fault)?;
         Ok(Self { connection, guard, file })

@@ -34,7 +34,7 @@ mod tests {
 
     fn databases(path: PathBuf) -> Databases {
         Databases::new(
-            &BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true, allows_triggers: false }))]),
+            &BTreeMap::from([("main".to_owned(), Database::Sqlite(Sqlite { path, synchronous_full: true, applies_schema: false }))]),
             &BTreeMap::new(),
         )
     }

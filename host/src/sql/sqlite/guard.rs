@@ -26,14 +26,14 @@ const NO_PROGRAMS: &str = "views, triggers and virtual tables are not allowed: a
     migrations create it, or `outhaul schema --apply`, which may create triggers";
 
 /// The expressions of a column that is added are not judged: not by SQLite when it adds it, and not when it computes it.
-const NO_EXPRESSIONS: &str =
-    "ALTER TABLE with parentheses is not allowed: it could add an expression; let the application's migrations do it";
+const NO_EXPRESSIONS: &str = "ALTER TABLE with parentheses is not allowed: it could add an expression; let the application's migrations do it, or \
+     `outhaul schema --apply`";
 
 /// The judge of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
     /// An operator has a schema applied.
-    allows_triggers: bool,
+    applies_schema: bool,
     /// Set while the host runs statements of its own (BEGIN, COMMIT, ROLLBACK).
     host: AtomicBool,
     /// The guest's statement that is being prepared or run.
@@ -44,8 +44,8 @@ pub(super) struct Guard {
 
 impl Guard {
     /// Of a connection.
-    pub(super) fn new(allows_triggers: bool) -> Self {
-        Self { allows_triggers, ..Self::default() }
+    pub(super) fn new(applies_schema: bool) -> Self {
+        Self { applies_schema, ..Self::default() }
     }
 
     /// Lets the host do what guests may not.
@@ -68,7 +68,7 @@ impl Guard {
         if self.host.load(Ordering::Relaxed) {
             return Authorization::Allow;
         }
-        let reason = refuse(context, self.allows_triggers, &self.text.lock().unwrap_or_else(PoisonError::into_inner));
+        let reason = refuse(context, self.applies_schema, &self.text.lock().unwrap_or_else(PoisonError::into_inner));
         match reason {
             None => Authorization::Allow,
             Some(reason) => {
@@ -85,7 +85,7 @@ impl Guard {
 }
 
 /// The reason why a guest may not do this; none: it may.
-fn refuse(context: AuthContext<'_>, allows_triggers: bool, sql: &str) -> Option<String> {
+fn refuse(context: AuthContext<'_>, applies_schema: bool, sql: &str) -> Option<String> {
     match context.action {
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some(
             "ATTACH, DETACH and VACUUM INTO are not allowed: an adapter works on the database that it opened, and on no other".to_owned(),
@@ -123,9 +123,9 @@ fn refuse(context: AuthContext<'_>, allows_triggers: bool, sql: &str) -> Option<
         {
             Some(NO_TEMPORARY.to_owned())
         }
-        AuthAction::CreateTrigger { .. } if allows_triggers => None,
+        AuthAction::CreateTrigger { .. } if applies_schema => None,
         AuthAction::CreateTrigger { .. } | AuthAction::CreateView { .. } | AuthAction::CreateVtable { .. } => Some(NO_PROGRAMS.to_owned()),
-        AuthAction::AlterTable { .. } if sql.contains('(') => Some(NO_EXPRESSIONS.to_owned()),
+        AuthAction::AlterTable { .. } if !applies_schema && sql.contains('(') => Some(NO_EXPRESSIONS.to_owned()),
         // An action that this build of the host does not know cannot be judged.
         AuthAction::Unknown { code, .. } => Some(format!("the action {code} is not known to the host")),
         _ => None,

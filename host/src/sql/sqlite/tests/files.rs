@@ -122,7 +122,7 @@ async fn a_file_cut_short_is_an_error_of_the_call_and_not_the_end_of_the_process
 fn a_full_disk_is_unavailable_and_the_connection_goes_on() {
     let fixture = Fixture::wal();
     let settings =
-        Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full: false, allows_triggers: false }));
+        Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full: false, applies_schema: false }));
     let mut session = Session::new(Arc::clone(&settings), Role::Writer);
     session.clock.set(Instant::now() + Duration::from_secs(60));
     session.begin(true).unwrap();
@@ -171,7 +171,7 @@ async fn the_settings_are_ours_and_the_file_stays_as_it_is() {
     for (journal_mode, synchronous_full) in [("wal", true), ("delete", false)] {
         let fixture = Fixture::new(journal_mode);
         let settings =
-            Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full, allows_triggers: false }));
+            Arc::new(Settings::new("main", &model::Sqlite { path: fixture.path.clone(), synchronous_full, applies_schema: false }));
         let mut session = Session::new(settings, Role::Writer);
         session.clock.set(Instant::now() + Duration::from_secs(60));
         let open = session.ready().unwrap();

@@ -34,8 +34,8 @@ pub(super) fn databases(path: &Path) -> Databases {
     databases_with(path, false)
 }
 
-pub(super) fn databases_with(path: &Path, allows_triggers: bool) -> Databases {
-    let settings = model::Sqlite { path: path.to_owned(), synchronous_full: true, allows_triggers };
+pub(super) fn databases_with(path: &Path, applies_schema: bool) -> Databases {
+    let settings = model::Sqlite { path: path.to_owned(), synchronous_full: true, applies_schema };
     Databases::new(&BTreeMap::from([("main".to_owned(), model::Database::Sqlite(settings))]), &BTreeMap::new())
 }
 
