@@ -56,12 +56,15 @@ async fn whatever_leaves_the_database_or_the_transaction_is_denied() {
 }
 
 #[tokio::test]
-async fn triggers_are_created_where_an_operator_has_a_schema_applied_and_nothing_else_is() {
+async fn triggers_and_columns_with_a_constraint_are_created_where_an_operator_has_a_schema_applied_and_nothing_else_is() {
     let fixture = Fixture::wal();
     let connection = databases_with(&fixture.path, true).open("main", Access::ReadWrite).await.unwrap();
     run(&connection, Statement::new("CREATE TABLE log (v)")).await.unwrap();
     let trigger = "CREATE TRIGGER IF NOT EXISTS r AFTER INSERT ON t BEGIN INSERT INTO log VALUES (NEW.v); END";
     run(&connection, Statement::new(trigger)).await.unwrap();
+    run(&connection, Statement::new("ALTER TABLE t ADD COLUMN owner TEXT NOT NULL DEFAULT '' CHECK (typeof(owner) = 'text')"))
+        .await
+        .unwrap();
     for (sql, part) in [
         ("CREATE TEMP TRIGGER s AFTER INSERT ON t BEGIN SELECT 1; END", "temporary"),
         ("CREATE VIEW u AS SELECT 1", "views"),
