@@ -167,7 +167,7 @@ impl Cache {
         for (_, path) in files.into_iter().take(excess) {
             match fs::remove_file(path) {
                 // Another process prunes as well.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
