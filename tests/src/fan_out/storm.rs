@@ -286,7 +286,8 @@ impl Field {
             latencies.extend(first.iter().filter_map(|(event, at)| Some(at.saturating_duration_since(*commits.get(event)?).as_millis())));
         }
         self.check_table()?;
-        if self.storm.kills > 0 && self.held == 0 {
+        // The healthy ones alone are often served between two kills, which tests nothing new but their latency.
+        if self.bad > 0 && self.storm.kills > 0 && self.held == 0 {
             bail!("nothing was held at any kill, so nothing was tested");
         }
         latencies.sort_unstable();
