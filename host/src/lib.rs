@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod app;
 mod atomic;
+pub mod bench;
 pub mod cli;
 pub mod config;
 mod conformance;

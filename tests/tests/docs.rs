@@ -38,6 +38,7 @@ macro_rules! pages {
 pages! {
     readme: "README.md", Stage::checkout;
     docs_grants_and_limits: "docs/grants-and-limits.md", attacked;
+    docs_bench: "docs/bench.md", Stage::relay;
     docs_metrics: "docs/metrics.md", Stage::relay;
     docs_fan_out: "docs/fan-out.md", Stage::relay;
     docs_operating_plugins: "docs/operating-plugins.md", with_another_version;

@@ -4,10 +4,9 @@
 use super::adapters::Adapters;
 use super::status::{Phase, RelayStatus};
 use super::turn::Turn;
-use super::{App, AppError, backlog, halves, wake, worker_name};
+use super::{App, AppError, backlog, halves, worker_name};
 use crate::config::model::Relay;
 use crate::fan_out::keys::Keyring;
-use crate::metrics::RelayLabels;
 use crate::plugin::{Slot, StoragePlugin};
 use crate::ports::fan_out::{FanOutStorage, Router};
 use crate::relay::{Lanes, Mode, Parts, Shutdown, Summary};
@@ -200,11 +199,7 @@ impl Member {
         let config = self.adapters.config();
         let adapter = config.storages.get(&relay.storage);
         for Parts { config: half, storage, wake, .. } in halves {
-            if let Some(watch) = adapter.and_then(|adapter| wake::watch(&storage.description().wake, adapter, &self.app.databases)) {
-                let listening = self.app.metrics.listening.get_or_create_owned(&RelayLabels { relay: half.name.clone() });
-                let watching = watch.run(half.name.clone(), half.poll.wake_check, listening, Arc::clone(wake));
-                beside.push(AbortOnDropHandle::new(tokio::spawn(watching)));
-            }
+            beside.extend(adapter.and_then(|adapter| self.app.wake(half, adapter, &storage.description().wake, wake)));
             if let Some(admin) = config.admin {
                 let (name, metrics, interval) = (half.name.clone(), self.app.metrics.clone(), admin.stats_interval);
                 let counting = match &relay.fan_out {

@@ -27,20 +27,22 @@ pub use host::{Outcome, run};
 pub use worker::worker_name;
 
 use crate::config::Config;
-use crate::config::model::{Adapter, Database, Publisher, Router, RouterKind, Subscriber, SubscriptionTable};
+use crate::config::model::{Adapter, Database, Publisher, Relay, Router, RouterKind, Subscriber, SubscriptionTable};
 use crate::domain::Failure;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RelayLabels};
 use crate::oci::{self, Component, PullError, Registries};
 use crate::plugin::{
     Origin, Pins, PinsError, PluginError, PluginHost, PluginHostOptions, PreparedPublisher, PreparedRouter, PreparedStorage,
     PublisherPlugin, RouterPlugin, StoragePlugin,
 };
-use crate::ports::fan_out;
+use crate::ports::{WakeSource, fan_out};
 use crate::router::{ListRouter, TableRouter};
 use crate::secrets::Secrets;
 use crate::sql::{Databases, Dialect};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A configuration brought to life. Opens nothing by itself.
 #[derive(Debug, Clone)]
@@ -54,6 +56,19 @@ pub struct App {
 }
 
 impl App {
+    /// The databases, for storages that are plain Rust.
+    pub(crate) fn databases(&self) -> &Databases {
+        &self.databases
+    }
+
+    /// Wakes a relay when its table may have new rows, until the handle is dropped; none: polling only.
+    pub(crate) fn wake(&self, relay: &Relay, storage: &Adapter, source: &WakeSource, wake: &Arc<Notify>) -> Option<AbortOnDropHandle<()>> {
+        let watch = wake::watch(source, storage, &self.databases)?;
+        let listening = self.metrics.listening.get_or_create_owned(&RelayLabels { relay: relay.name.clone() });
+        let watching = watch.run(relay.name.clone(), relay.poll.wake_check, listening, Arc::clone(wake));
+        Some(AbortOnDropHandle::new(tokio::spawn(watching)))
+    }
+
     /// Starts the engine; must be called within a tokio runtime.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The command line: one file a command. What a program would read goes to stdout, all else to stderr.
 
+mod bench;
 mod check;
 mod dead;
 mod drain;
@@ -8,7 +9,7 @@ mod error;
 mod fanout;
 mod lines;
 mod message;
-mod output;
+pub(crate) mod output;
 mod pin;
 mod plugin;
 mod plugin_drive;
@@ -25,7 +26,7 @@ use crate::app::App;
 use crate::config::model::Log;
 use crate::config::{self, Config};
 use crate::logging;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use error::CommandError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +81,9 @@ enum Command {
     #[command(subcommand)]
     Dead(dead::Command),
     Purge(purge::Args),
+    Bench(bench::Args),
+    #[command(hide = true, name = crate::bench::destination::COMMAND)]
+    BenchDestination(bench::DestinationArgs),
     #[command(subcommand)]
     Fanout(fanout::Command),
     #[command(subcommand)]
@@ -90,8 +94,9 @@ impl Command {
     /// Whether stdout is to have one JSON document.
     fn is_json(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Schema(_) => false,
+            Self::Run(_) | Self::Schema(_) | Self::BenchDestination(_) => false,
             Self::Plugin(plugin::Command::New(_) | plugin::Command::Drive(_)) => false,
+            Self::Bench(args) => args.json,
             Self::Drain(args) => args.json,
             Self::Check(args) => args.json,
             Self::Enqueue(args) => args.json,
@@ -153,6 +158,8 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Plugin(plugin::Command::List(args)) => plugin::list(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pin(args)) => pin::run(args, &load(&file, Quiet::Yes)?).await,
         Command::Plugin(plugin::Command::Pull(args)) => pull::run(args, &load(&file, Quiet::Yes)?).await,
+        Command::Bench(args) => bench::run(args, &file, bench_with).await,
+        Command::BenchDestination(args) => bench::serve(args).await,
         Command::Check(args) => match config::load(&file) {
             Ok(config) => {
                 start_log(&config, Quiet::Yes)?;
@@ -168,6 +175,16 @@ async fn execute(cli: Cli) -> CommandResult {
         Command::Dead(command) => dead::run(command, App::new(load(&file, Quiet::Yes)?)?).await,
         Command::Fanout(command) => fanout::run(command, &file).await,
         Command::Purge(args) => purge::run(args, App::new(load(&file, Quiet::Yes)?)?).await,
+    }
+}
+
+/// The command line of this process, which is a bench, with flags added behind: where one comes twice, the last one counts.
+fn bench_with(flags: &str) -> Result<(PathBuf, bench::Args), clap::Error> {
+    let more = flags.split_whitespace().map(std::ffi::OsString::from);
+    let cli = Cli::try_parse_from(std::env::args_os().chain(more))?;
+    match cli.command {
+        Command::Bench(args) => Ok((cli.config, args)),
+        _ => Err(Cli::command().error(clap::error::ErrorKind::InvalidSubcommand, "the flags must be those of a bench")),
     }
 }
 
@@ -201,7 +218,6 @@ fn start_log(config: &Config, quiet: Quiet) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_sound() {
@@ -231,6 +247,10 @@ mod tests {
             "outhaul dead requeue --topic t",
             "outhaul dead discard --all",
             "outhaul purge --older-than 7d --json",
+            "outhaul bench",
+            "outhaul bench --relay a --rows 5 --rows 6 --payload 0 --keys 0 --publisher null --native --hosts 2 --runs 3 --compare --native",
+            "outhaul bench --rate 100 --duration 1m --topic t --batch 50 --lanes 16 --purge --json --plot plots",
+            "outhaul bench --destination-delay 50ms --destination-failing 10",
             "outhaul fanout reemit orders 17 --tenant acme --json",
             "outhaul fanout list orders --tenant= --state quarantined --event 17 --subscriber crm --id a --id b --limit 5 --after x",
             "outhaul fanout show orders dl_1",
@@ -271,6 +291,12 @@ mod tests {
             "outhaul dead list --limit 0",
             "outhaul purge",
             "outhaul purge --older-than 7",
+            "outhaul bench --rate 0",
+            "outhaul bench --hosts 0",
+            "outhaul bench --runs 0",
+            "outhaul bench --lanes 0",
+            "outhaul bench --destination-failing 101",
+            "outhaul bench --publisher other",
             "outhaul fanout",
             "outhaul fanout list",
             "outhaul fanout list orders --state dead",

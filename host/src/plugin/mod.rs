@@ -231,6 +231,12 @@ impl Generation {
     }
 }
 
+/// The version of the WebAssembly engine.
+#[must_use]
+pub fn engine_version() -> &'static str {
+    wasmtime_environ::VERSION
+}
+
 /// The file of a plugin in a directory.
 #[must_use]
 pub fn file(directory: &Path, plugin: &str) -> PathBuf {

@@ -22,6 +22,12 @@ use crate::secrets::Secrets;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The version of SQLite that is built in.
+#[must_use]
+pub fn sqlite_version() -> &'static str {
+    rusqlite::version()
+}
+
 /// The configured databases, by name. Cheap to make and to clone; threads and files are opened at first use, shared by all
 /// clones, and closed with the last handle.
 #[derive(Debug, Clone)]

@@ -3,18 +3,15 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
-mod native;
-
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
-use native::{NativeNull, NativeStorage};
+use outhaul::bench::native::{HostDatabase, NativeStorage, NullPublisher};
 use outhaul::config::{self, Config};
 use outhaul::metrics::Metrics;
 use outhaul::plugin::{PluginHost, PluginHostOptions};
 use outhaul::ports::{Publisher, Storage};
 use outhaul::relay::{self, Lanes, Mode, Parts, Shutdown};
 use outhaul::sql::Databases;
-use outhaul_throughput::database::HostDatabase;
 use rusqlite::Connection;
 use sqlite_storage::Outbox;
 use std::collections::BTreeMap;
@@ -95,16 +92,18 @@ async fn measure(options: &Options, batch: u32, kind: Kind) -> Result<f64> {
 
     let native = databases.clone();
     let opened = tokio::task::spawn_blocking(move || {
-        let (mut storage, description) = Outbox::open(&json, |database, access| HostDatabase::open(&native, database, access))?;
-        storage.create_schema()?;
-        Ok::<_, outhaul_sdk::Failure>((storage, description))
+        let (mut storage, _) = Outbox::open(&json, |database, access| HostDatabase::open(&native, database, access))?;
+        storage.create_schema()
     });
-    let (storage, description) = opened.await?.map_err(|failure| anyhow::anyhow!("{:?}: {}", failure.code, failure.detail))?;
+    opened.await?.map_err(|failure| anyhow::anyhow!("{:?}: {}", failure.code, failure.detail))?;
     fill(&file, options)?;
 
     let metrics = Metrics::new();
     let (storage, publisher): (Arc<dyn Storage>, Arc<dyn Publisher>) = match kind {
-        Kind::Native => (Arc::new(NativeStorage::new(storage, &description)), Arc::new(NativeNull)),
+        Kind::Native => {
+            let storage = NativeStorage::<Outbox<HostDatabase>>::open(storage_config, &databases).await?;
+            (Arc::new(storage), Arc::new(NullPublisher))
+        }
         Kind::Components => {
             let secrets = BTreeMap::new();
             let host =

@@ -8,11 +8,11 @@
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Parser;
+use outhaul::bench::native::HostDatabase;
 use outhaul::config;
 use outhaul::sql::Databases;
 use outhaul_sdk::{ClaimRequest, Failure, Settlement, Verdict};
 use outhaul_services::{Major, Postgres};
-use outhaul_throughput::database::HostDatabase;
 use postgres::Client;
 use postgres_storage::Outbox;
 use std::collections::BTreeMap;

@@ -1,43 +1,18 @@
 //! The guest's words and the host's: the same columns under two names. Everything is moved, nothing is copied by message.
 
-use outhaul::domain::{Batch, Column, Destinations, Failure, FailureCode, Outcome, Settlement, Verdict};
-use outhaul::ports;
+use crate::domain::{Batch, Column, Destinations, Failure, FailureCode, Settlement, Verdict};
+use crate::ports;
 use outhaul_sdk as sdk;
 use std::time::Duration;
 
 /// A column of the host, for a guest.
-#[must_use]
-pub fn column_out(column: Column) -> sdk::Column {
+pub(super) fn column_out(column: Column) -> sdk::Column {
     sdk::Column { data: column.data, ends: column.ends, nulls: column.nulls }
 }
 
 /// A column of a guest, for the host.
-#[must_use]
-pub fn column_in(column: sdk::Column) -> Column {
+pub(super) fn column_in(column: sdk::Column) -> Column {
     Column { data: column.data, ends: column.ends, nulls: column.nulls }
-}
-
-/// A batch of the host, for a guest.
-#[must_use]
-pub fn batch_out(batch: Batch) -> sdk::Batch {
-    sdk::Batch {
-        ids: column_out(batch.ids),
-        topics: column_out(batch.topics),
-        keys: column_out(batch.keys),
-        header_names: column_out(batch.header_names),
-        header_values: column_out(batch.header_values),
-        header_ends: batch.header_ends,
-        payloads: column_out(batch.payloads),
-        attempts: batch.attempts,
-        created_at: batch.created_at,
-        destinations: batch.destinations.map(|to| sdk::Destinations {
-            urls: column_out(to.urls),
-            tenants: column_out(to.tenants),
-            subscribers: column_out(to.subscribers),
-            signing_scopes: column_out(to.signing_scopes),
-            authentications: column_out(to.authentications),
-        }),
-    }
 }
 
 fn batch_in(batch: sdk::Batch) -> Batch {
@@ -62,8 +37,7 @@ fn batch_in(batch: sdk::Batch) -> Batch {
 }
 
 /// A failure of a guest, for the host.
-#[must_use]
-pub fn failure_in(failure: sdk::Failure) -> Failure {
+pub(super) fn failure_in(failure: sdk::Failure) -> Failure {
     use sdk::FailureCode as From;
     let code = match failure.code {
         From::Network => FailureCode::Network,
@@ -87,26 +61,13 @@ fn failure_out(failure: &Failure) -> sdk::Failure {
     sdk::Failure { code, detail: failure.detail.clone(), retry_after_ms: None }
 }
 
-/// An outcome of a guest, for the host.
-#[must_use]
-pub fn outcome_in(outcome: sdk::Outcome) -> Outcome {
-    match outcome {
-        sdk::Outcome::Delivered => Outcome::Delivered,
-        sdk::Outcome::Retry(failure) => Outcome::Retry(failure_in(failure)),
-        sdk::Outcome::Reject(failure) => Outcome::Reject(failure_in(failure)),
-        sdk::Outcome::Held => Outcome::Held,
-    }
-}
-
 /// A duration in milliseconds, as the contract has it.
-#[must_use]
-pub fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Settlements of the host, for a guest.
-#[must_use]
-pub fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement> {
+pub(super) fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement> {
     let verdict = |verdict: &Verdict| match verdict {
         Verdict::Delivered => sdk::Verdict::Delivered,
         Verdict::Retry { failure, delay } => sdk::Verdict::Retry(sdk::Retry { failure: failure_out(failure), delay_ms: millis(*delay) }),
@@ -118,8 +79,7 @@ pub fn settlements_out(settlements: &[Settlement]) -> Vec<sdk::Settlement> {
 }
 
 /// A request to claim of the host, for a guest.
-#[must_use]
-pub fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
+pub(super) fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
     sdk::ClaimRequest {
         worker: request.worker.clone(),
         limit: request.limit,
@@ -131,8 +91,7 @@ pub fn request_out(request: &ports::ClaimRequest) -> sdk::ClaimRequest {
 }
 
 /// What a guest has claimed, for the host.
-#[must_use]
-pub fn claimed_in(claimed: sdk::Claimed) -> ports::Claimed {
+pub(super) fn claimed_in(claimed: sdk::Claimed) -> ports::Claimed {
     let refused = claimed.refused.into_iter().map(|refusal| (refusal.id, failure_in(refusal.failure))).collect();
     ports::Claimed { batch: batch_in(claimed.batch), refused, unfinished: claimed.unfinished }
 }

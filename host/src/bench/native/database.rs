@@ -1,8 +1,8 @@
 //! The host's own SQLite threads, offered to storage code that runs as plain Rust: the same driver as behind the sandbox.
 
-use crate::convert::{column_in, column_out};
+use super::convert::{column_in, column_out};
+use crate::sql;
 use outbox_table::database::{Database, Transaction};
-use outhaul::sql;
 use outhaul_sdk::sql as guest;
 use std::time::Duration;
 

@@ -1,0 +1,352 @@
+//! One run: engines started on a table, watched until all rows are done, and ended.
+
+use super::destination::Destination;
+use super::error::BenchError;
+use super::load::Producer;
+use super::measured::{MeasuredPublisher, MeasuredStorage};
+use super::model::{Cpu, Memory, Run, Second};
+use super::native;
+use super::plan::{Plan, To};
+use super::tally::{Sum, Tally};
+use super::{Progress, Stage, usage};
+use crate::app::{App, worker_name};
+use crate::ports::{Publisher, Storage};
+use crate::relay::{self, Health, Lanes, Mode, Parts, Shutdown, Summary};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// Between two samples.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Without progress for so long, the table is asked whether there is anything left: an answer that was lost is not counted.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// A storage that fails for so long ends the run.
+const AWAY: Duration = Duration::from_secs(30);
+
+/// Over the longest time that a row may have to wait for its turn: without progress for so long, there will be none.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// What came of a run.
+pub(super) struct Ended {
+    pub(super) run: Run,
+    /// The database server that it ran on: its kind and version.
+    pub(super) server: Option<(String, String)>,
+    /// Whether delivered rows are left in the table.
+    pub(super) keeps_delivered: bool,
+}
+
+/// Who is told how far it is.
+pub(super) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+
+/// Makes one run.
+pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Ended, BenchError> {
+    let producer = Producer::open(plan).await?;
+    let server = producer.server().await?;
+    let destination = match plan.destination {
+        Some(answers) => Some(Destination::start(answers).await.map_err(BenchError::Destination)?),
+        None => None,
+    };
+    let plan = destination.as_ref().map_or_else(|| plan.clone(), |destination| plan.sending_to(destination.address()));
+    let ended = measure(&plan, &producer, side, stop, tell).await;
+    match ended {
+        Ok(run) => {
+            if plan.purge {
+                producer.purge().await?;
+            }
+            Ok(Ended { run, server, keeps_delivered: producer.keeps_delivered().await? })
+        }
+        Err(error) => Err(left(error, &plan, &producer, stop).await),
+    }
+}
+
+async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Run, BenchError> {
+    let tally = Arc::new(Tally::new(plan.rate.is_some())?);
+    // First: what cannot be opened is known before a row is written.
+    let mut hosts = Vec::new();
+    for _ in 0..plan.hosts {
+        hosts.push(Host::open(plan, &tally).await?);
+    }
+    if plan.rate.is_none() {
+        let telling = async {
+            let mut ticks = tokio::time::interval(SECOND);
+            loop {
+                ticks.tick().await;
+                tell(Progress { side, done: producer.written(), rows: plan.count, ..Progress::default() });
+            }
+        };
+        tokio::select! {
+            filled = producer.fill(&tally, &stop.graceful) => filled?,
+            () = telling => {}
+        }
+    }
+    let watched = Watched { plan, producer, tally: &tally, side, tell };
+    let before = usage::cpu();
+    let start_bytes = usage::memory().0;
+    let series = watched.until_done(hosts, stop).await?;
+    let after = usage::cpu();
+    let (end_bytes, peak_bytes) = usage::memory();
+    let Sum { done, retried, took, calls, latency } = tally.sum();
+    let (user_seconds, system_seconds) = (after.0 - before.0, after.1 - before.1);
+    let delivered = count(done.delivered);
+    Ok(Run {
+        side,
+        settings: plan.settings().clone(),
+        delivered: done.delivered,
+        retried,
+        dead: done.dead,
+        seconds: took.as_secs_f64(),
+        per_second: if took.is_zero() { 0.0 } else { delivered / took.as_secs_f64() },
+        latency,
+        cpu: Cpu {
+            user_seconds,
+            system_seconds,
+            us_per_message: if done.delivered == 0 { 0.0 } else { (user_seconds + system_seconds) * 1e6 / delivered },
+        },
+        memory: Memory {
+            start_bytes,
+            middle_bytes: series.get(series.len() / 2).map_or(start_bytes, |second| second.resident_bytes),
+            end_bytes,
+            peak_bytes,
+        },
+        calls,
+        series,
+    })
+}
+
+/// Exact up to 2^52.
+fn count(number: u64) -> f64 {
+    number as f64
+}
+
+/// What an early end has left in the table. After an interruption the bench's own rows are settled without being published, unless that is
+/// interrupted too.
+async fn left(error: BenchError, plan: &Plan, producer: &Producer, stop: &Shutdown) -> BenchError {
+    if producer.written() == 0 {
+        return error;
+    }
+    if matches!(error, BenchError::Interrupted) {
+        let clearing = clear(plan, producer);
+        tokio::select! {
+            // What it has left is counted below.
+            _ = clearing => {}
+            () = stop.forced.cancelled() => {}
+        }
+    }
+    match producer.pending().await {
+        Ok(0) => error,
+        Ok(left) => {
+            let (storage, topic) = (plan.storage.name.clone(), plan.rows.topic().to_owned());
+            BenchError::Left { source: Box::new(error), left, storage, topic }
+        }
+        // The error says more than that nobody knows.
+        Err(_) => error,
+    }
+}
+
+/// Delivers what is left to nowhere.
+async fn clear(plan: &Plan, producer: &Producer) -> Result<(), BenchError> {
+    let plan = plan.to_nowhere();
+    let tally = Arc::new(Tally::new(false)?);
+    let shutdown = Shutdown::default();
+    let mut running = JoinSet::new();
+    running.spawn(Host::open(&plan, &tally).await?.run(&plan, shutdown.clone()));
+    while producer.pending().await? > 0 && !tally.has_foreign() {
+        tokio::time::sleep(SECOND / 4).await;
+    }
+    shutdown.graceful.cancel();
+    while running.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// An engine with its adapters, opened over databases of its own.
+struct Host {
+    app: App,
+    storage: Arc<dyn Storage>,
+    publisher: Arc<dyn Publisher>,
+    health: Arc<Health>,
+}
+
+impl Host {
+    async fn open(plan: &Plan, tally: &Arc<Tally>) -> Result<Self, BenchError> {
+        let app = App::new(plan.config.clone())?;
+        let inner: Arc<dyn Storage> = match plan.native {
+            false => app.storage(&plan.storage).await?,
+            true => match native::storage(&plan.storage, app.databases()).await {
+                Some(opened) => opened.map_err(|failure| BenchError::Native { storage: plan.storage.name.clone(), failure })?,
+                None => {
+                    let section = format!("storages.{}", plan.storage.name);
+                    return Err(BenchError::NoNative { section, plugin: plan.storage.plugin.clone() });
+                }
+            },
+        };
+        let storage = Arc::new(MeasuredStorage { inner, tally: Arc::clone(tally), rows: Arc::clone(&plan.rows) });
+        let inner: Arc<dyn Publisher> = match &plan.to {
+            To::Nowhere(..) => Arc::new(native::NullPublisher),
+            To::Publisher(publisher) => app.publisher(publisher).await?,
+        };
+        let publisher = Arc::new(MeasuredPublisher { inner, tally: Arc::clone(tally) });
+        Ok(Self { app, storage, publisher, health: Arc::default() })
+    }
+
+    /// Runs until it is asked to end.
+    fn run(self, plan: &Plan, shutdown: Shutdown) -> impl Future<Output = Result<Summary, BenchError>> + Send + use<> {
+        let Self { app, storage, publisher, health } = self;
+        let (lanes, batch, batch_bytes) = plan.to.calls();
+        let wake = Arc::new(Notify::new());
+        // Rows that come while it runs are what there is to wake for.
+        let source = plan.rate.map(|_| storage.description().wake).unwrap_or_default();
+        let watch = app.wake(&plan.relay, &plan.storage, &source, &wake);
+        let name = plan.relay.name.clone();
+        let parts = Parts {
+            config: plan.relay.clone(),
+            storage,
+            publishers: BTreeMap::from([(plan.to.name().to_owned(), Lanes { publisher, lanes, batch, batch_bytes })]),
+            metrics: app.metrics.clone(),
+            worker: worker_name(),
+            wake,
+            mode: Mode::Run,
+            health,
+            feeder: None,
+            half: None,
+        };
+        async move {
+            let (_app, _watch) = (app, watch);
+            relay::run(parts, shutdown).await.map_err(|failure| BenchError::Ended { relay: name, reason: failure.to_string() })
+        }
+    }
+}
+
+/// A run under way.
+struct Watched<'a> {
+    plan: &'a Plan,
+    producer: &'a Producer,
+    tally: &'a Tally,
+    side: char,
+    tell: Tell<'a>,
+}
+
+impl Watched<'_> {
+    /// Runs the engines until all rows are done, and ends them.
+    async fn until_done(&self, hosts: Vec<Host>, stop: &Shutdown) -> Result<Vec<Second>, BenchError> {
+        let begun = Instant::now();
+        let shutdown = Shutdown { graceful: stop.graceful.child_token(), forced: stop.forced.child_token() };
+        let health: Vec<Arc<Health>> = hosts.iter().map(|host| Arc::clone(&host.health)).collect();
+        let mut running = JoinSet::new();
+        for host in hosts {
+            running.spawn(host.run(self.plan, shutdown.clone()));
+        }
+        let mut series = Series { begun, delivered: 0, seconds: Vec::new() };
+        let ended = tokio::select! {
+            ended = self.watch(&mut series, &health) => ended,
+            error = self.flow() => Err(error),
+            Some(ended) = running.join_next() => Err(self.ended_early(ended)),
+            () = stop.graceful.cancelled() => Err(BenchError::Interrupted),
+        };
+        shutdown.graceful.cancel();
+        while running.join_next().await.is_some() {}
+        ended?;
+        // What the last settle has brought.
+        series.take(self.tally, self.producer.written());
+        Ok(series.seconds)
+    }
+
+    /// Writes a steady load, and never ends but by an error.
+    async fn flow(&self) -> BenchError {
+        if let Some(rate) = self.plan.rate
+            && let Err(error) = self.producer.flow(rate, self.tally).await
+        {
+            return error;
+        }
+        std::future::pending().await
+    }
+
+    fn ended_early(&self, ended: Result<Result<Summary, BenchError>, tokio::task::JoinError>) -> BenchError {
+        let reason = match ended {
+            Ok(Err(error)) => return error,
+            Ok(Ok(_)) => "nobody had asked it to".to_owned(),
+            Err(error) => format!("a fault in outhaul itself: {error}"),
+        };
+        BenchError::Ended { relay: self.plan.relay.name.clone(), reason }
+    }
+
+    /// Takes a sample a second, until all rows are done or will never be.
+    async fn watch(&self, series: &mut Series, health: &[Arc<Health>]) -> Result<(), BenchError> {
+        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + SECOND, SECOND);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let patience = self.plan.relay.lease.max(self.plan.relay.backoff.max) + GRACE;
+        let (mut before, mut progress, mut well) = (0, Instant::now(), Instant::now());
+        loop {
+            tokio::select! {
+                () = self.tally.news.notified() => {
+                    if self.tally.has_foreign() {
+                        return Err(BenchError::Foreign { storage: self.plan.storage.name.clone() });
+                    }
+                    if self.tally.is_complete() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                _ = ticks.tick() => {}
+            }
+            let written = self.producer.written();
+            let second = series.take(self.tally, written);
+            let done = self.tally.done().rows();
+            let per_second = second.delivered;
+            (self.tell)(Progress {
+                stage: Stage::Running,
+                side: self.side,
+                done,
+                rows: self.plan.count,
+                per_second,
+                ..Progress::default()
+            });
+            if done != before {
+                (before, progress) = (done, Instant::now());
+            }
+            let errors: Vec<String> = health.iter().filter_map(|health| health.storage_error()).collect();
+            match errors.into_iter().next() {
+                None => well = Instant::now(),
+                Some(reason) if well.elapsed() > AWAY => {
+                    return Err(BenchError::Ended { relay: self.plan.relay.name.clone(), reason });
+                }
+                Some(_) => {}
+            }
+            let since = progress.elapsed();
+            if written == self.plan.count && since > QUIET && self.producer.pending().await? == 0 {
+                return Ok(());
+            }
+            if written > done && since > patience {
+                return Err(BenchError::Stalled { since: Duration::from_secs(since.as_secs()), done, rows: written });
+            }
+        }
+    }
+}
+
+/// The samples of a run.
+struct Series {
+    begun: Instant,
+    /// Delivered until the last one.
+    delivered: u64,
+    seconds: Vec<Second>,
+}
+
+impl Series {
+    fn take(&mut self, tally: &Tally, written: u64) -> Second {
+        let lately = tally.lately();
+        let second = Second {
+            at_seconds: self.begun.elapsed().as_secs_f64(),
+            delivered: lately.done.delivered.saturating_sub(self.delivered),
+            backlog: written.saturating_sub(lately.done.rows()),
+            claim_p50_us: lately.claim_p50_us,
+            latency_p99_ms: lately.latency_p99_ms,
+            resident_bytes: usage::memory().0,
+        };
+        self.delivered = lately.done.delivered;
+        self.seconds.push(second);
+        second
+    }
+}

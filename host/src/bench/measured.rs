@@ -1,0 +1,152 @@
+//! The ports, with a clock on every call. What goes through them is not changed, but for one thing: a row that the bench has not written
+//! is handed back, and ends the run.
+
+use super::rows::Rows;
+use super::tally::{Call, Tally};
+use crate::domain::{Batch, Column, Failure, Outcome, Settlement, Verdict};
+use crate::ports::{ClaimRequest, Claimed, Description, PublishCall, Publisher, Stats, Storage, Turn};
+use async_trait::async_trait;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A storage that is measured.
+pub(super) struct MeasuredStorage {
+    pub(super) inner: Arc<dyn Storage>,
+    pub(super) tally: Arc<Tally>,
+    pub(super) rows: Arc<Rows>,
+}
+
+impl MeasuredStorage {
+    /// What is left of a claim without the rows of others, which are handed back with their attempt.
+    async fn own(&self, mut claimed: Claimed, worker: &str) -> Claimed {
+        self.tally.refused(claimed.refused.len());
+        let foreign = self.rows.foreign(&claimed.batch);
+        if foreign.is_empty() {
+            return claimed;
+        }
+        let mut ids = Column::default();
+        foreign.iter().for_each(|index| ids.push(claimed.batch.ids.get(*index)));
+        // Where this fails, their lease runs out by itself.
+        let _ = self.inner.settle(worker, &[Settlement { verdict: Verdict::Release { delay: Duration::ZERO }, ids }]).await;
+        let mut own = Batch::default();
+        (0..claimed.batch.len()).filter(|index| !foreign.contains(index)).for_each(|index| own.push_from(&claimed.batch, index));
+        claimed.batch = own;
+        self.tally.meet_foreign();
+        claimed
+    }
+}
+
+fn rows(settlements: &[Settlement]) -> usize {
+    settlements.iter().map(|settlement| settlement.ids.len()).sum()
+}
+
+#[async_trait]
+impl Storage for MeasuredStorage {
+    fn description(&self) -> Description {
+        self.inner.description()
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, Failure> {
+        let begun = self.tally.begin(Call::Claim);
+        let result = self.inner.claim(request).await;
+        self.tally.end(Call::Claim, begun, result.as_ref().map_or(0, |claimed| claimed.batch.len()));
+        Ok(self.own(result?, &request.worker).await)
+    }
+
+    async fn settle(&self, worker: &str, settlements: &[Settlement]) -> Result<Vec<String>, Failure> {
+        let begun = self.tally.begin(Call::Settle);
+        let result = self.inner.settle(worker, settlements).await;
+        self.tally.end(Call::Settle, begun, rows(settlements));
+        let lost = result?;
+        self.tally.settled(settlements, &lost);
+        Ok(lost)
+    }
+
+    async fn settle_and_claim(&self, settlements: &[Settlement], request: &ClaimRequest) -> Result<Turn, Failure> {
+        let begun = self.tally.begin(Call::SettleAndClaim);
+        let result = self.inner.settle_and_claim(settlements, request).await;
+        let claimed = result.as_ref().map_or(0, |turn| turn.claimed.batch.len());
+        self.tally.end(Call::SettleAndClaim, begun, rows(settlements) + claimed);
+        let turn = result?;
+        self.tally.settled(settlements, &turn.lost);
+        Ok(Turn { lost: turn.lost, claimed: self.own(turn.claimed, &request.worker).await })
+    }
+
+    async fn extend(&self, worker: &str, ids: &Column, lease: Duration) -> Result<Vec<String>, Failure> {
+        let begun = self.tally.begin(Call::Extend);
+        let result = self.inner.extend(worker, ids, lease).await;
+        self.tally.end(Call::Extend, begun, ids.len());
+        result
+    }
+
+    async fn stats(&self) -> Result<Stats, Failure> {
+        self.inner.stats().await
+    }
+}
+
+/// A publisher that is measured.
+pub(super) struct MeasuredPublisher {
+    pub(super) inner: Arc<dyn Publisher>,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// The outcomes of one call. Of each message the first one counts.
+struct Outcomes<'a> {
+    tally: &'a Tally,
+    /// None: nobody wants to know which messages were delivered.
+    ids: Option<Column>,
+    is_known: Vec<bool>,
+    retried: u64,
+}
+
+impl Outcomes<'_> {
+    fn note(&mut self, index: usize, outcome: &Outcome) {
+        let Some(is_known) = self.is_known.get_mut(index).filter(|is_known| !**is_known) else { return };
+        *is_known = !matches!(outcome, Outcome::Held);
+        match outcome {
+            Outcome::Retry(_) => self.retried += 1,
+            Outcome::Delivered => {
+                if let Some(id) = self.ids.as_ref().and_then(|ids| ids.text(index)) {
+                    self.tally.delivered(id);
+                }
+            }
+            Outcome::Reject(_) | Outcome::Held | Outcome::Settled | Outcome::Lost => {}
+        }
+    }
+}
+
+#[async_trait]
+impl Publisher for MeasuredPublisher {
+    async fn publish(&self, batch: Batch, mut call: PublishCall) -> Result<Vec<Outcome>, Failure> {
+        let messages = batch.len();
+        let ids = self.tally.has_latency.then(|| batch.ids.clone());
+        let mut outcomes = Outcomes { tally: &self.tally, ids, is_known: vec![false; messages], retried: 0 };
+        let (reports, mut reported) = mpsc::unbounded_channel();
+        let onwards = std::mem::replace(&mut call.reports, reports);
+        let begun = self.tally.begin(Call::Publish);
+        let publishing = self.inner.publish(batch, call);
+        tokio::pin!(publishing);
+        let forward = |outcomes: &mut Outcomes<'_>, (index, outcome): (usize, Outcome)| {
+            outcomes.note(index, &outcome);
+            // Nobody listens any more after a forced end.
+            let _ = onwards.send((index, outcome));
+        };
+        let result = loop {
+            tokio::select! {
+                biased;
+                Some(report) = reported.recv() => forward(&mut outcomes, report),
+                result = &mut publishing => break result,
+            }
+        };
+        while let Ok(report) = reported.try_recv() {
+            forward(&mut outcomes, report);
+        }
+        self.tally.end(Call::Publish, begun, messages);
+        for (index, outcome) in result.iter().flatten().enumerate() {
+            outcomes.note(index, outcome);
+        }
+        self.tally.retried(outcomes.retried);
+        result
+    }
+}

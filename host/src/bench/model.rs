@@ -1,0 +1,188 @@
+//! What a bench measured, as programs read it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Everything of one `outhaul bench`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// Where it ran.
+    pub machine: Machine,
+    /// Versions by name: outhaul, wasmtime, and the database.
+    pub versions: BTreeMap<String, String>,
+    /// The commit that outhaul was built from, if the build recorded it.
+    pub commit: Option<String>,
+    /// When it began (RFC 3339, UTC).
+    pub started_at: String,
+    /// The runs, in the order in which they were made.
+    pub runs: Vec<Run>,
+    /// With `--compare`: B against A.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+/// The machine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the processor.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Operating system and kernel.
+    pub system: String,
+}
+
+/// What was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The relay.
+    pub relay: String,
+    /// Its storage: name and plugin.
+    pub storage: String,
+    /// Its publisher: name and plugin, or `null`.
+    pub publisher: String,
+    /// Adapters as plain Rust instead of components.
+    pub native: bool,
+    /// Rows, payload bytes, keys (0: none).
+    pub rows: u64,
+    /// Bytes of each payload.
+    pub payload_bytes: usize,
+    /// How many keys; 0: rows without a key.
+    pub keys: u64,
+    /// Rows a second where the load is steady, in place of a backlog.
+    pub rate: Option<u32>,
+    /// Rows a claim.
+    pub batch: u32,
+    /// Publish calls at once.
+    pub lanes: u32,
+    /// Engines in this process.
+    pub hosts: u32,
+    /// Delay of the destination in milliseconds.
+    pub destination_delay_ms: Option<u64>,
+    /// Percentage of requests that the destination fails.
+    pub destination_failing_percent: Option<u8>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    /// `A`, or `B` of a comparison.
+    pub side: char,
+    /// Settings.
+    pub settings: Settings,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Publish attempts that ended in a retry.
+    pub retried: u64,
+    /// Messages that ended dead.
+    pub dead: u64,
+    /// From the first claim to the last settle.
+    pub seconds: f64,
+    /// Delivered messages a second.
+    pub per_second: f64,
+    /// From commit to delivery; only where the load is steady.
+    pub latency: Option<Latency>,
+    /// Processor time of this process.
+    pub cpu: Cpu,
+    /// Memory of this process.
+    pub memory: Memory,
+    /// The calls of the storage and the publisher by name: `claim`, `settle`, `settle_and_claim`, `extend`, `publish`. Absent: not called.
+    pub calls: BTreeMap<String, Calls>,
+    /// Once a second.
+    pub series: Vec<Second>,
+}
+
+/// Distribution of times in milliseconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Latency {
+    /// Measured messages.
+    pub count: u64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 95 %.
+    pub p95_ms: f64,
+    /// 99 %.
+    pub p99_ms: f64,
+    /// Longest.
+    pub max_ms: f64,
+    /// The histogram: up to this time (ms), so many messages; only non-empty buckets, in order.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+/// Processor time in seconds.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Cpu {
+    /// In the program.
+    pub user_seconds: f64,
+    /// In the kernel.
+    pub system_seconds: f64,
+    /// Both, for each delivered message, in microseconds.
+    pub us_per_message: f64,
+}
+
+/// Resident memory in bytes.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// When the run began.
+    pub start_bytes: u64,
+    /// Half way.
+    pub middle_bytes: u64,
+    /// At the end.
+    pub end_bytes: u64,
+    /// The most of the process so far.
+    pub peak_bytes: u64,
+}
+
+/// Calls of one kind; times in microseconds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Calls {
+    /// How many.
+    pub count: u64,
+    /// Rows or messages in all of them.
+    pub items: u64,
+    /// Median.
+    pub p50_us: u64,
+    /// 99 %.
+    pub p99_us: u64,
+    /// Longest.
+    pub max_us: u64,
+}
+
+/// One second of a run.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Second {
+    /// End of the second, from the start of the run.
+    pub at_seconds: f64,
+    /// Delivered in it.
+    pub delivered: u64,
+    /// Written and not delivered, at its end.
+    pub backlog: u64,
+    /// Median time of the claims that ended in it (fused ones too), in microseconds; none where there was no claim.
+    pub claim_p50_us: Option<u64>,
+    /// 99 % of the latencies of the messages delivered in it, in milliseconds; only where the load is steady.
+    pub latency_p99_ms: Option<f64>,
+    /// Resident memory at its end.
+    pub resident_bytes: u64,
+}
+
+/// B against A: ratios of pairs of runs, in turn.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Ratios B / A by what is compared: `per_second`, `latency_p50`, `latency_p99`, `cpu_per_message`, `claim_p50`. Absent: not in both.
+    pub ratios: BTreeMap<String, Ratio>,
+}
+
+/// A ratio over pairs of runs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Of each pair, in order.
+    pub pairs: Vec<f64>,
+    /// Median of them.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+}

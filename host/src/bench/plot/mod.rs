@@ -1,0 +1,278 @@
+//! A report as pictures: `throughput.svg`, `latency.svg`, `claim.svg` and the like.
+//!
+//! - [`chart`]: a chart, drawn
+//! - [`scale`]: values on an axis
+//! - `ruler`: an axis for the drawing library
+
+pub mod chart;
+mod ruler;
+pub mod scale;
+#[cfg(test)]
+mod xml;
+
+use super::model::{Latency, Report, Run, Second};
+use super::settings;
+use crate::atomic;
+use chart::{Axis, Chart, ChartError, Series};
+use scale::Scale;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Plots that could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum PlotError {
+    /// The drawing failed.
+    #[error(transparent)]
+    Chart(#[from] ChartError),
+    /// The folder or a file in it cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Writes the plots of a report into a folder, which is created if it is not there. Returns the files. A plot that would be empty is
+/// left out, but for the throughput.
+///
+/// # Errors
+/// If the folder or a file cannot be written.
+pub fn write(report: &Report, folder: &Path) -> Result<Vec<PathBuf>, PlotError> {
+    fs::create_dir_all(folder).map_err(|source| PlotError::Write { path: folder.to_owned(), source })?;
+    charts(report).into_iter().map(|(name, chart)| save(&chart, folder.join(format!("{name}.svg")))).collect()
+}
+
+/// Writes one chart. Returns its file.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn save(chart: &Chart, path: PathBuf) -> Result<PathBuf, PlotError> {
+    match atomic::replace(&path, &[chart.svg()?.as_bytes()]) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(PlotError::Write { path, source }),
+    }
+}
+
+/// The plots of a report by name.
+#[must_use]
+pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
+    let all = [
+        ("throughput", throughput(report)),
+        ("latency", latency(report)),
+        ("latency-over-time", latency_over_time(report)),
+        ("claim", claim(report)),
+        ("memory", memory(report)),
+    ];
+    all.into_iter().filter(|(name, chart)| *name == "throughput" || chart.has_points()).collect()
+}
+
+/// Seconds that make a rate.
+const SHORTEST: f64 = 0.2;
+
+const TIME: &str = "time since the start (s)";
+
+fn throughput(report: &Report) -> Chart {
+    let points = |run: &Run| {
+        let ends = std::iter::once(0.0).chain(run.series.iter().map(|second| second.at_seconds));
+        // The last part of a run is shorter than a second; where it is much shorter, chance decides how much falls into it.
+        let parts = run.series.iter().zip(ends).map(|(second, from)| (second, second.at_seconds - from));
+        let parts = parts.filter(|(_, length)| *length >= SHORTEST || run.series.len() == 1);
+        parts.map(|(second, length)| (second.at_seconds, second.delivered as f64 / length)).collect()
+    };
+    let y = Axis { label: "delivered (messages/s)".to_owned(), scale: Scale::Linear };
+    over_time(report, "Throughput over time", y, points)
+}
+
+fn latency_over_time(report: &Report) -> Chart {
+    let y = Axis { label: "99 % within (ms)".to_owned(), scale: Scale::Linear };
+    let points = |run: &Run| of_seconds(run, |second| second.latency_p99_ms);
+    over_time(report, "Latency from commit to delivery over time", y, points)
+}
+
+fn memory(report: &Report) -> Chart {
+    let y = Axis { label: "resident memory (MiB)".to_owned(), scale: Scale::Linear };
+    let mib = |second: &Second| (second.resident_bytes > 0).then(|| second.resident_bytes as f64 / f64::from(1 << 20));
+    over_time(report, "Memory over time", y, |run| of_seconds(run, mib))
+}
+
+fn of_seconds(run: &Run, value: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
+    run.series.iter().filter_map(|second| Some((second.at_seconds, value(second)?))).collect()
+}
+
+fn over_time(report: &Report, title: &str, y: Axis, points: impl Fn(&Run) -> Vec<(f64, f64)>) -> Chart {
+    let x = Axis { label: TIME.to_owned(), scale: Scale::Linear };
+    Chart { title: title.to_owned(), note: note(report), x, y, series: series(report, |run| (points(run), true)) }
+}
+
+/// How many messages took at most how long.
+fn latency(report: &Report) -> Chart {
+    let points = |run: &Run| (run.latency.as_ref().map(distribution).unwrap_or_default(), true);
+    Chart {
+        title: "Latency from commit to delivery".to_owned(),
+        note: note(report),
+        x: Axis { label: "share of the messages".to_owned(), scale: Scale::Nines },
+        y: Axis { label: "delivered within (ms)".to_owned(), scale: Scale::Logarithmic },
+        series: series(report, points),
+    }
+}
+
+/// What is faster is drawn as if it took so long: nobody waits for it, and a message that was delivered before its producer knew of the
+/// commit would take most of a logarithmic axis for itself.
+const LEAST_MS: f64 = 0.1;
+
+fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
+    let total: u64 = latency.buckets.iter().map(|(_, count)| count).sum();
+    let mut below = 0;
+    let mut points = Vec::with_capacity(latency.buckets.len() + 1);
+    for (up_to, count) in &latency.buckets {
+        points.push((below as f64 / total as f64, up_to.max(LEAST_MS)));
+        below += count;
+    }
+    // Where the slowest message begins; all of them, 100 %, is at no place of this axis.
+    points.extend(latency.buckets.last().map(|(up_to, _)| (1.0 - 0.5 / total as f64, up_to.max(LEAST_MS))));
+    points
+}
+
+/// How long a claim takes, the more rows wait.
+fn claim(report: &Report) -> Chart {
+    let points = |run: &Run| {
+        let of = |second: &Second| Some((second.backlog as f64, second.claim_p50_us? as f64 / 1000.0));
+        let mut points: Vec<(f64, f64)> = run.series.iter().filter_map(of).collect();
+        points.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        // With a steady load the backlog goes up and down: no line has a meaning there.
+        (points, run.settings.rate.is_none())
+    };
+    Chart {
+        title: "Claim time over backlog".to_owned(),
+        note: note(report),
+        x: Axis { label: "rows that wait".to_owned(), scale: Scale::Linear },
+        y: Axis { label: "median of a second's claims (ms)".to_owned(), scale: Scale::Linear },
+        series: series(report, points),
+    }
+}
+
+/// One for each run. Runs of one side have its colour and share its name; without sides each has its own.
+fn series(report: &Report, points: impl Fn(&Run) -> (Vec<(f64, f64)>, bool)) -> Vec<Series> {
+    let b = settings::of_side(report, 'B').map(|run| &run.settings);
+    let a = settings::of_side(report, 'A').map(|run| &run.settings);
+    let mut named = Vec::new();
+    report
+        .runs
+        .iter()
+        .enumerate()
+        .map(|(index, run)| {
+            let (points, joined) = points(run);
+            let (Some(a), Some(b)) = (a, b) else {
+                return Series { name: Some(format!("run {}", index + 1)), color: index, joined, points };
+            };
+            let (color, other) = if run.side == 'A' { (0, b) } else { (1, a) };
+            let is_first = !named.contains(&run.side);
+            named.push(run.side);
+            let distinct = settings::distinct(&run.settings, other);
+            let name = if distinct.is_empty() { run.side.to_string() } else { format!("{}: {distinct}", run.side) };
+            Series { name: is_first.then_some(name), color, joined, points }
+        })
+        .collect()
+}
+
+/// What was run, and where.
+fn note(report: &Report) -> String {
+    let machine = format!("{}, {} cores", report.machine.cpu, report.machine.cores);
+    let Some(run) = settings::of_side(report, 'A') else { return machine };
+    let of = &run.settings;
+    let adapters = if of.native { "native" } else { "components" };
+    let load = of.rate.map_or_else(|| format!("{} rows", of.rows), |rate| format!("{rate} rows/s"));
+    format!("{} to {}, {adapters}, {load} of {} bytes, batch {}; {machine}", of.storage, of.publisher, of.payload_bytes, of.batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::Settings;
+    use super::super::sample;
+    use super::*;
+
+    fn names(report: &Report) -> Vec<&'static str> {
+        charts(report).into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn chart(report: &Report, name: &str) -> Chart {
+        charts(report).into_iter().find(|(found, _)| *found == name).unwrap().1
+    }
+
+    #[test]
+    fn files_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = sample::report(vec![sample::run('A')]);
+        let files = write(&report, &folder.path().join("new")).unwrap();
+        let found: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(found, ["throughput.svg", "latency.svg", "latency-over-time.svg", "claim.svg", "memory.svg"]);
+        let texts = xml::texts(&fs::read_to_string(&files[0]).unwrap());
+        for text in ["Throughput over time", "time since the start (s)", "delivered (messages/s)", "run 1", "600"].map(str::to_owned) {
+            assert!(texts.contains(&text), "{text} is not in {texts:?}");
+        }
+        let note = "outbox (sqlite-storage) to null, components, 1000 rows of 256 bytes, batch 500; Example 9000, 2 cores";
+        assert!(texts.contains(&note.to_owned()), "{texts:?}");
+        fs::write(folder.path().join("file"), "").unwrap();
+        let error = write(&report, &folder.path().join("file")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot write /"), "{error}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_drawn() {
+        let mut run = sample::run('A');
+        run.latency = None;
+        for second in &mut run.series {
+            (second.claim_p50_us, second.latency_p99_ms) = (None, None);
+        }
+        assert_eq!(names(&sample::report(vec![run.clone()])), ["throughput", "memory"]);
+        run.series.clear();
+        assert_eq!(names(&sample::report(vec![run])), ["throughput"]);
+        assert_eq!(names(&sample::report(Vec::new())), ["throughput"]);
+    }
+
+    #[test]
+    fn a_part_of_a_second_counts_as_one() {
+        let mut run = sample::run('A');
+        run.series[1] = Second { at_seconds: 1.25, delivered: 100, ..run.series[1] };
+        let points = |run: &Run| chart(&sample::report(vec![run.clone()]), "throughput").series[0].points.clone();
+        assert_eq!(points(&run), [(1.0, 600.0), (1.25, 400.0)]);
+        run.series[1].at_seconds = 1.1;
+        assert_eq!(points(&run), [(1.0, 600.0)]);
+        run.series.remove(0);
+        run.series[0].at_seconds = 0.125;
+        assert_eq!(points(&run), [(0.125, 800.0)]);
+    }
+
+    #[test]
+    fn a_distribution_ends_with_the_slowest_message() {
+        let latency = chart(&sample::report(vec![sample::run('A')]), "latency");
+        assert_eq!(latency.series[0].points, [(0.0, 4.0), (0.5, 8.0), (0.95, 20.25), (0.999, 31.0), (0.9995, 31.0)]);
+    }
+
+    #[test]
+    fn claims_are_in_the_order_of_the_backlog() {
+        let steady = Settings { rate: Some(200), ..sample::settings() };
+        let report = sample::report(vec![sample::run('A'), Run { settings: steady, ..sample::run('A') }]);
+        let claim = chart(&report, "claim");
+        assert_eq!(claim.series[0].points, [(0.0, 5.0), (400.0, 5.5)]);
+        assert_eq!((claim.series[0].joined, claim.series[1].joined), (true, false));
+    }
+
+    #[test]
+    fn sides_have_a_colour_each() {
+        let mut b = sample::run('B');
+        b.settings.batch = 50;
+        let report = sample::report(vec![sample::run('A'), b.clone(), sample::run('A'), b]);
+        let series = chart(&report, "throughput").series;
+        let seen: Vec<_> = series.iter().map(|series| (series.name.as_deref(), series.color)).collect();
+        assert_eq!(seen, [(Some("A: batch 500"), 0), (Some("B: batch 50"), 1), (None, 0), (None, 1)]);
+        let alone = chart(&sample::report(vec![sample::run('A'), sample::run('A')]), "throughput").series;
+        assert_eq!(
+            alone.iter().map(|series| (series.name.as_deref().unwrap(), series.color)).collect::<Vec<_>>(),
+            [("run 1", 0), ("run 2", 1)]
+        );
+    }
+}
