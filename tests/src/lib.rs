@@ -19,6 +19,7 @@
 //! - [`swaps`]: the long run of swaps between two versions of a publisher
 //! - [`docs`]: the documentation, held against the program
 //! - [`cluster`]: the long run from PostgreSQL to three brokers, with hosts and brokers killed in turn
+//! - [`peers`]: what a user would pick instead, measured beside the host
 //!
 //! Receivers and processes tell when something has happened, so tests wait for that and not for time to pass. Only what gives no
 //! signal, a table or a metric, is asked again and again ([`process::poll`]).
@@ -34,6 +35,7 @@ pub mod https;
 pub mod kafka;
 pub mod ledger;
 pub mod outbox;
+pub mod peers;
 pub mod places;
 pub mod postgres;
 pub mod process;

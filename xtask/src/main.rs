@@ -137,6 +137,35 @@ enum Command {
         #[arg(last = true)]
         rest: Vec<OsString>,
     },
+    /// Measure how throughput and claim time grow: backlog, hosts, keys, payload, and a destination that takes 50 ms, on both databases.
+    ///
+    /// Many runs of `outhaul bench`; writes bench/growth.md and its plots. Starts a PostgreSQL of its own. Builds with optimisation, which
+    /// takes minutes the first time; the runs take half an hour. Wants a machine with nothing else to do.
+    Growth {
+        /// Arguments for the program, e.g. `-- --only backlog,hosts --runs 1 --scale 0.1`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
+    /// A steady load for a long time: fails where memory grows or latency drifts. Writes bench/soak.md and its plots.
+    ///
+    /// Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    Soak {
+        /// How long.
+        #[arg(long, default_value_t = 1.0)]
+        hours: f64,
+        /// Arguments for the program, e.g. `-- --rate 1000 --database postgres`; `-- --help` lists them.
+        #[arg(last = true)]
+        rest: Vec<OsString>,
+    },
+    /// Measure outhaul beside what a user would pick instead: txoutbox, Watermill's forwarder, Debezium, and the server by itself.
+    ///
+    /// Gets and builds the peers (with Python, Go and Maven), starts PostgreSQL and Kafka of its own, and writes bench/RESULTS.md and the
+    /// raw data. Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    Peers {
+        /// Arguments for the program, e.g. `--only txoutbox,limit --rows 20000 --runs 1`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<OsString>,
+    },
     /// Compare wit/ with its frozen copy: a released version of the package never changes.
     WitCheck,
     /// Write docs/wit.md, the reference of the WIT package. `ci` fails where it is not current.
@@ -278,7 +307,7 @@ fn main() -> Result<()> {
             if !chaos.measures() {
                 return workspace.start("chaos", &chaos.arguments());
             }
-            build_optimised_host(&workspace)?;
+            build_optimised(&workspace)?;
             workspace.start_with_optimised_host("chaos", &chaos.arguments())
         }
         Command::Test(arguments) => test(&workspace, &arguments),
@@ -306,7 +335,7 @@ fn main() -> Result<()> {
             if !release {
                 return examples(&workspace, "cost", rest);
             }
-            build_optimised_host(&workspace)?;
+            build_optimised(&workspace)?;
             let arguments: Vec<OsString> = ["cost".into()].into_iter().chain(rest).collect();
             step("examples: cost", || workspace.start_with_optimised_host("languages", &arguments))
         }
@@ -336,6 +365,13 @@ fn main() -> Result<()> {
         Command::ClaimTimes { rest } => measured(&workspace, "claim-times", rest),
         Command::FanOutFairness { rest } => fan_out(&workspace, "fairness", rest),
         Command::FanOutThroughput { rest } => fan_out(&workspace, "throughput", rest),
+        Command::Growth { rest } => bench_series(&workspace, "growth", rest),
+        Command::Soak { hours, rest } => bench_series(&workspace, "soak", [format!("--hours={hours}").into()].into_iter().chain(rest)),
+        Command::Peers { rest } => {
+            prepare(&workspace)?;
+            build_optimised(&workspace)?;
+            step("peers", || workspace.start_with_optimised_host("peers", &rest))
+        }
         Command::WitCheck => wit::check(&workspace.root.join("wit")),
         Command::WitDocs => wit_docs::write(&workspace.root),
     }
@@ -349,10 +385,29 @@ fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result
     step(program, || workspace.cargo(line))
 }
 
+/// Many runs of `outhaul bench`, by the program of that name of the crate `outhaul-throughput`.
+fn bench_series(workspace: &Workspace, command: &str, rest: impl IntoIterator<Item = OsString>) -> Result<()> {
+    setup::run()?;
+    guests::build(workspace)?;
+    build_optimised(workspace)?;
+    let places = [("--host", workspace.optimised("outhaul")), ("--plugins", workspace.plugins()), ("--into", workspace.root.join("bench"))];
+    let places = places.into_iter().flat_map(|(name, path)| [name.into(), path.into()]);
+    let arguments: Vec<OsString> = [command.into()].into_iter().chain(places).chain(rest).collect();
+    step(command, || workspace.start_optimised("bench-series", &arguments))
+}
+
+/// The host of target/release, which tells the commit in the reports of `outhaul bench`, and the programs that measure.
+fn build_optimised(workspace: &Workspace) -> Result<()> {
+    step("build the optimised host", || {
+        // Both at once: each alone would have other features, and much would be compiled twice.
+        workspace.cargo_with_commit(["build", "--release", "--package", "outhaul", "--package", "outhaul-throughput", "--bins"])
+    })
+}
+
 /// A measurement of fan-out, through an optimised host.
 fn fan_out(workspace: &Workspace, command: &str, rest: Vec<OsString>) -> Result<()> {
     prepare(workspace)?;
-    build_optimised_host(workspace)?;
+    build_optimised(workspace)?;
     let arguments: Vec<OsString> = [command.into()].into_iter().chain(rest).collect();
     step(&format!("fan-out: {command}"), || workspace.start_with_optimised_host("fan-out", &arguments))
 }
@@ -362,10 +417,6 @@ fn prepare(workspace: &Workspace) -> Result<()> {
     setup::run()?;
     guests::build(workspace)?;
     build_bins(workspace)
-}
-
-fn build_optimised_host(workspace: &Workspace) -> Result<()> {
-    step("build the optimised host", || workspace.cargo(["build", "--release", "--package", "outhaul"]))
 }
 
 fn build_bins(workspace: &Workspace) -> Result<()> {

@@ -62,6 +62,34 @@ impl Workspace {
         self.run(&cargo(), arguments)
     }
 
+    /// The same, for programs that tell the commit that they were built from.
+    pub(crate) fn cargo_with_commit<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+        let mut command = Command::new(cargo());
+        command.args(arguments);
+        if let Some(commit) = self.commit() {
+            command.env("OUTHAUL_COMMIT", commit);
+        }
+        self.finish(&mut command)
+    }
+
+    /// The commit of the checkout, marked where files have changed since; none where git does not tell.
+    fn commit(&self) -> Option<String> {
+        let describe = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"];
+        let output = Command::new("git").args(describe).current_dir(&self.root).output().ok()?;
+        let commit = String::from_utf8(output.stdout).ok()?;
+        (output.status.success() && !commit.trim().is_empty()).then(|| commit.trim().to_owned())
+    }
+
+    /// Runs a program, built before with optimisation.
+    pub(crate) fn start_optimised(&self, program: &str, arguments: &[OsString]) -> Result<()> {
+        self.run(self.optimised(program).as_os_str(), arguments)
+    }
+
+    /// A program, built before with optimisation.
+    pub(crate) fn optimised(&self, name: &str) -> PathBuf {
+        self.target.join("release").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+    }
+
     /// Runs a program of the crates `outhaul-tests` and `outhaul-services`, built before.
     pub(crate) fn start(&self, program: &str, arguments: &[OsString]) -> Result<()> {
         self.run(self.program(program).get_program(), arguments)
@@ -69,8 +97,7 @@ impl Workspace {
 
     /// The same, with the host of target/release.
     pub(crate) fn start_with_optimised_host(&self, program: &str, arguments: &[OsString]) -> Result<()> {
-        let host = self.target.join("release").join(format!("outhaul{}", std::env::consts::EXE_SUFFIX));
-        self.finish(self.program(program).args(arguments).env("OUTHAUL_HOST", host))
+        self.finish(self.program(program).args(arguments).env("OUTHAUL_HOST", self.optimised("outhaul")))
     }
 
     /// The command for such a program.

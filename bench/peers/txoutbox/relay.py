@@ -1,0 +1,158 @@
+"""One run of txoutbox: fills its table, drains it by relays in processes of their own, counts.
+
+PEER_DATABASE is the URL of a PostgreSQL database, or the path of a SQLite file that does not exist yet. Prints one line of JSON.
+Everything but the batch is txoutbox's default, the polling excepted: a relay that found nothing looks again after at most 50 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import multiprocessing
+import os
+import platform
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from txoutbox import Hooks, OutboxMessage, Relay, RelayConfig
+from txoutbox.adapters.sqlite import SqliteStorage
+
+URL = os.environ["PEER_DATABASE"]
+IS_POSTGRES = URL.startswith("postgres")
+
+
+async def open_storage() -> Any:
+    if not IS_POSTGRES:
+        return SqliteStorage(URL)
+    from txoutbox.adapters.postgres import PostgresStorage
+
+    return await PostgresStorage.connect(URL, min_size=2, max_size=2)
+
+
+async def fill(rows: int, keys: int, payload: int) -> str:
+    """Makes the table by txoutbox's own DDL and fills it in one transaction. Returns the database's version."""
+    storage = await open_storage()
+    if not IS_POSTGRES:
+        storage.create_schema()
+        storage.close()
+        connection = sqlite3.connect(URL)
+        with connection:
+            connection.executemany(
+                "INSERT INTO outbox (topic, key, payload, created_at) VALUES ('bench', ?, ?, ?)",
+                ((f"k{row % keys}", b"a" * payload, time.time()) for row in range(rows)),
+            )
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("ANALYZE")
+        connection.close()
+        return sqlite3.sqlite_version
+    await storage.create_schema()
+    async with storage.pool.acquire() as connection:
+        await connection.execute(
+            "INSERT INTO outbox (topic, key, payload)"
+            " SELECT 'bench', 'k' || row % $2, decode(repeat('61', $3), 'hex') FROM generate_series(0, $1 - 1) row",
+            rows,
+            keys,
+            payload,
+        )
+        await connection.execute("VACUUM ANALYZE outbox")
+        await connection.execute("CHECKPOINT")
+        server: str = await connection.fetchval("SHOW server_version")
+    await storage.close()
+    return server
+
+
+async def delivered() -> int:
+    storage = await open_storage()
+    count = "SELECT count(*) FROM outbox WHERE status = 'done'"
+    if IS_POSTGRES:
+        done: int = await storage.pool.fetchval(count)
+        await storage.close()
+        return done
+    storage.close()
+    return int(sqlite3.connect(URL).execute(count).fetchone()[0])
+
+
+class Until(Hooks):
+    """Stops its relay when all relays together have delivered everything, and remembers when its own last round ended."""
+
+    def __init__(self, total: Any, rows: int) -> None:
+        self.total, self.rows, self.ended = total, rows, 0.0
+        self.stop: Callable[[], None] = lambda: None
+
+    async def on_round(self, result: Any, duration: float) -> None:
+        self.ended = time.monotonic()
+        with self.total.get_lock():
+            self.total.value += result.published
+            if self.total.value >= self.rows:
+                self.stop()
+
+    async def on_claimed(self, messages: Any) -> None:
+        if not messages and self.total.value >= self.rows:
+            self.stop()
+
+
+def work(batch: int, rows: int, total: Any, barrier: Any, times: Any) -> None:
+    async def run() -> None:
+        async def publish(message: OutboxMessage) -> None:
+            pass
+
+        storage = await open_storage()
+        hooks = Until(total, rows)
+        config = RelayConfig(batch_size=batch, poll_min=0.005, poll_max=0.05)
+        relay = Relay(storage, publish, config=config, hooks=hooks)
+        hooks.stop = relay.stop
+        barrier.wait()
+        started = time.monotonic()
+        await relay.run()
+        times.put((started, hooks.ended or started))
+
+    # Its warnings that a batch could take longer than the lease, if every message took five seconds.
+    logging.getLogger("txoutbox").setLevel(logging.ERROR)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    asyncio.run(run())
+
+
+def end_with_parent() -> None:
+    """A relay tries for ever: killing the program must end it as well."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in [("rows", 100_000), ("keys", 1000), ("payload", 256), ("batch", 50), ("workers", 1)]:
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    server = asyncio.run(fill(options.rows, options.keys, options.payload))
+
+    context = multiprocessing.get_context("spawn")
+    total, barrier, times = context.Value("q", 0), context.Barrier(options.workers), context.Queue()
+    arguments = (options.batch, options.rows, total, barrier, times)
+    workers = [context.Process(target=work, args=arguments, daemon=True) for _ in range(options.workers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        if worker.exitcode != 0:
+            sys.exit(f"a worker ended with {worker.exitcode}")
+    spans = [times.get() for _ in workers]
+    seconds = max(end for _, end in spans) - min(start for start, _ in spans)
+    done = asyncio.run(delivered())
+    database = "PostgreSQL" if IS_POSTGRES else "SQLite"
+    versions = {"txoutbox": version("txoutbox"), "Python": platform.python_version(), f"{database} (txoutbox)": server}
+    if IS_POSTGRES:
+        versions["asyncpg"] = version("asyncpg")
+    print(json.dumps({"sent": total.value, "settled": done, "seconds": seconds, "versions": versions}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+//! Figures of several runs, and tables of them in Markdown.
+
+use outhaul::bench::compare::claims;
+use outhaul::bench::model::{Report, Run};
+
+/// The middle of some figures, and how far they reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of those that are there; none of nothing.
+    pub(crate) fn of(figures: impl IntoIterator<Item = Option<f64>>) -> Option<Self> {
+        let mut sorted: Vec<f64> = figures.into_iter().flatten().filter(|figure| figure.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        let median = f64::midpoint(*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
+        Some(Self { median, min: *sorted.first()?, max: *sorted.last()? })
+    }
+}
+
+pub(crate) fn claim_p50_ms(run: &Run) -> Option<f64> {
+    claims(run).map(|(_, calls)| calls.p50_us as f64 / 1000.0)
+}
+
+pub(crate) fn claim_p99_ms(run: &Run) -> Option<f64> {
+    claims(run).map(|(_, calls)| calls.p99_us as f64 / 1000.0)
+}
+
+pub(crate) fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// A cell: the figure, or a dash.
+pub(crate) fn cell(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.decimals$}"))
+}
+
+/// A table; the first `texts` columns are texts, the others figures.
+pub(crate) fn table<const N: usize>(head: [&str; N], texts: usize, rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut table = line(&head.map(str::to_owned));
+    let rule: Vec<String> = (0..N).map(|column| if column < texts { "---" } else { "---:" }.to_owned()).collect();
+    table.push_str(&line(&rule));
+    table.extend(rows.into_iter().map(|row| line(&row)));
+    table
+}
+
+/// The machine and the versions, as the lines of a list.
+pub(crate) fn origin(report: &Report) -> String {
+    let machine = &report.machine;
+    let versions: Vec<String> = report.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    format!(
+        "- machine: {}, {} cores, {:.1} GiB, {}\n- versions: {}\n- commit: {}\n- begun: {}\n",
+        machine.cpu,
+        machine.cores,
+        mib(machine.memory_bytes) / 1024.0,
+        machine.system,
+        versions.join(", "),
+        report.commit.as_deref().unwrap_or("not recorded"),
+        report.started_at
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_are_of_what_there_is() {
+        assert_eq!(Spread::of([Some(3.0), None, Some(1.0), Some(f64::NAN)]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([Some(3.0), Some(1.0), Some(10.0)]), Some(Spread { median: 3.0, min: 1.0, max: 10.0 }));
+        assert_eq!(Spread::of([None]), None);
+    }
+
+    #[test]
+    fn tables_are_markdown() {
+        let rows = [["a".to_owned(), cell(Some(1.26), 1)], ["b".to_owned(), cell(None, 1)]];
+        assert_eq!(table(["x", "y"], 1, rows), "| x | y |\n| --- | ---: |\n| a | 1.3 |\n| b | - |\n");
+    }
+}

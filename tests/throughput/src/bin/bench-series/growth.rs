@@ -1,0 +1,222 @@
+//! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; then `growth.md` and its plots.
+
+use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, mib, table};
+use super::ground::{Bench, Kind};
+use super::sweeps::{self, Case, Sweep};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use outhaul::bench::model::{Report, Run};
+use outhaul::bench::plot::chart::{Axis, Chart, Series};
+use outhaul::bench::plot::save;
+use outhaul::bench::plot::scale::Scale;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+/// What is measured.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only these: backlog, hosts, keys, payload, destination.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// On these databases.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["sqlite", "postgres"])]
+    databases: Vec<Kind>,
+    /// Runs of each case.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// So many times the rows of each case: for a quick look.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+}
+
+impl Options {
+    pub(crate) fn databases(&self) -> &[Kind] {
+        &self.databases
+    }
+
+    fn sweeps(&self) -> Result<Vec<Sweep>> {
+        let all = sweeps::all();
+        for wanted in &self.only {
+            let known: Vec<&str> = all.iter().map(|sweep| sweep.name).collect();
+            ensure!(known.contains(&wanted.as_str()), "--only {wanted}: there are {}", known.join(", "));
+        }
+        Ok(all.into_iter().filter(|sweep| self.only.is_empty() || self.only.iter().any(|wanted| wanted == sweep.name)).collect())
+    }
+}
+
+/// A run, and of what.
+struct Measured {
+    sweep: usize,
+    case: usize,
+    kind: Kind,
+    report: Report,
+}
+
+pub(crate) fn run(bench: &Bench, options: &Options, into: &Path) -> Result<()> {
+    let sweeps = options.sweeps()?;
+    ensure!(options.scale > 0.0 && options.runs > 0, "--scale and --runs are above zero");
+    let folder = into.join("growth");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut raw = File::create(folder.join("runs.jsonl")).context("cannot write runs.jsonl")?;
+    let mut measured = Vec::new();
+    for round in 1..=options.runs {
+        for (sweep, of) in sweeps.iter().enumerate() {
+            for (case, at) in of.cases.iter().enumerate() {
+                for kind in &options.databases {
+                    let report = bench.run(*kind, at.setup, &at.arguments(options.scale))?;
+                    // Each at once: what came before a failure is kept.
+                    serde_json::to_writer(&raw, &report)?;
+                    raw.write_all(b"\n")?;
+                    let rate = report.runs.first().map_or(0.0, |run| run.per_second);
+                    println!("round {round}: {} {}, {kind}: {rate:.0} messages/s", of.name, at.value);
+                    measured.push(Measured { sweep, case, kind: *kind, report });
+                }
+            }
+        }
+    }
+    let first = &measured.first().context("nothing was measured")?.report;
+    let head = format!(
+        "# How throughput and claim time grow\n\nWritten by `cargo xtask growth`, out of growth/runs.jsonl. Each run of `outhaul bench` is on a fresh table; \
+         figures are medians of {} runs, taken in turn. A claim on SQLite settles the batch before and waits for the disk, \
+         in the same call.\n\n{}",
+        options.runs,
+        figures::origin(first)
+    );
+    let mut page =
+        if (options.scale - 1.0).abs() > f64::EPSILON { format!("{head}- rows: {} times as many\n", options.scale) } else { head };
+    for (number, sweep) in sweeps.iter().enumerate() {
+        let of = |case: usize, kind: Kind| -> Vec<&Run> {
+            let is_it = |measured: &&Measured| (measured.sweep, measured.case, measured.kind) == (number, case, kind);
+            measured.iter().filter(is_it).filter_map(|measured| measured.report.runs.first()).collect()
+        };
+        page.push_str(&section(sweep, &options.databases, &of));
+        for (name, chart) in charts(sweep, &options.databases, &of) {
+            save(&chart, folder.join(format!("{name}.svg")))?;
+            page.push_str(&format!("\n![{}](growth/{name}.svg)\n", chart.title));
+        }
+    }
+    fs::write(into.join("growth.md"), page).context("cannot write growth.md")?;
+    println!("written: {}", into.join("growth.md").display());
+    Ok(())
+}
+
+fn spread(runs: &[&Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
+    Spread::of(runs.iter().map(|run| figure(run)))
+}
+
+/// The table of a sweep.
+fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> String {
+    let rows = sweep.cases.iter().enumerate().flat_map(|(number, case)| kinds.iter().map(move |kind| (number, case, *kind)));
+    let rows = rows.map(|(number, case, kind)| row(case, kind, &of(number, kind)));
+    let head = [
+        sweep.varied,
+        "database",
+        "messages/s",
+        "least to most",
+        "of the ceiling",
+        "claim p50 (ms)",
+        "claim p99 (ms)",
+        "CPU (µs/message)",
+        "peak memory (MiB)",
+    ];
+    format!("\n## {}\n\n{}.\n\n{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
+}
+
+fn row(case: &Case, kind: Kind, runs: &[&Run]) -> [String; 9] {
+    let rate = spread(runs, |run| Some(run.per_second));
+    let median = |figure: fn(&Run) -> Option<f64>| spread(runs, figure).map(|spread| spread.median);
+    let share = case.ceiling.zip(rate).map(|(ceiling, rate)| format!("{:.0} % of {ceiling:.0}", 100.0 * rate.median / ceiling));
+    [
+        case.value.clone(),
+        kind.to_string(),
+        cell(rate.map(|rate| rate.median), 0),
+        rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.0} to {:.0}", rate.min, rate.max)),
+        share.unwrap_or_else(|| "-".to_owned()),
+        cell(median(claim_p50_ms), 1),
+        cell(median(claim_p99_ms), 1),
+        cell(median(|run| Some(run.cpu.us_per_message)), 1),
+        cell(median(|run| Some(mib(run.memory.peak_bytes))), 0),
+    ]
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Messages a second over what is varied; for the backlog the claims too.
+fn charts<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> Vec<(String, Chart)> {
+    let names = Scale::Names(sweep.cases.iter().map(|case| case.value.clone()).collect());
+    let positions = || sweep.cases.iter().zip(0_u32..).enumerate().map(|(case, (_, position))| (case, f64::from(position)));
+    let medians = |figure: fn(&Run) -> Option<f64>| {
+        let points = |kind| positions().filter_map(|(case, x)| Some((x, spread(&of(case, kind), figure)?.median))).collect();
+        kinds.iter().enumerate().map(|(color, kind)| line(kind.to_string(), color, points(*kind))).collect::<Vec<_>>()
+    };
+    // Where the figures differ by orders of magnitude, the small ones are to be seen too.
+    let is_wide = ["payload", "destination"].contains(&sweep.name);
+    let chart = |what: &str, y: &str, series: Vec<Series>| Chart {
+        title: format!("{}: {what}", sweep.title),
+        note: sweep.fixed.clone(),
+        x: Axis { label: sweep.varied.to_owned(), scale: names.clone() },
+        y: Axis { label: y.to_owned(), scale: if is_wide { Scale::Logarithmic } else { Scale::Linear } },
+        series,
+    };
+    let mut rates = medians(|run| Some(run.per_second));
+    let ceiling: Vec<(f64, f64)> =
+        positions().zip(&sweep.cases).filter_map(|((_, position), case)| Some((position, case.ceiling?))).collect();
+    if !ceiling.is_empty() {
+        rates.push(line("concurrency / latency".to_owned(), 6, ceiling));
+    }
+    let mut charts = vec![(sweep.name.to_owned(), chart("throughput", "messages/s", rates))];
+    if sweep.name == "backlog" {
+        charts.push((format!("{}-claim", sweep.name), chart("claim time", "median claim (ms)", medians(claim_p50_ms))));
+    }
+    charts
+}
+
+fn line(name: String, color: usize, points: Vec<(f64, f64)>) -> Series {
+    Series { name: Some(name), color, joined: true, points }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(per_second: f64) -> Run {
+        let text = format!(
+            r#"{{"side":"A","settings":{{"relay":"r","storage":"s","publisher":"p","native":false,"rows":1,"payload_bytes":1,"keys":1,"batch":1,
+            "lanes":1,"hosts":1}},"delivered":1,"retried":0,"dead":0,"seconds":1.0,"per_second":{per_second},
+            "cpu":{{"user_seconds":0.1,"system_seconds":0.1,"us_per_message":20.04}},
+            "memory":{{"start_bytes":1,"middle_bytes":1,"end_bytes":1,"peak_bytes":104857600}},
+            "calls":{{"claim":{{"count":2,"items":1,"p50_us":1500,"p99_us":2500,"max_us":2500}}}},"series":[]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_sweep_is_a_table_and_a_plot() {
+        let sweeps = sweeps::all();
+        let sweep = sweeps.iter().find(|sweep| sweep.name == "destination").unwrap();
+        let runs = [run(300.0), run(310.0), run(290.0)];
+        // Only the first case was measured.
+        let of = |case: usize, _: Kind| if case == 0 { runs.iter().collect() } else { Vec::new() };
+        let section = section(sweep, &[Kind::Sqlite], &of);
+        assert!(section.contains("\n| 16 | SQLite | 300 | 290 to 310 | 94 % of 320 | 1.5 | 2.5 | 20.0 | 100 |\n"), "{section}");
+        assert!(section.contains("\n| 64 | SQLite | - | - | - | - | - | - | - |\n"), "{section}");
+        assert!(section.starts_with("\n## A destination that takes 50 ms\n\nHttp-publisher, 4 lanes,"), "{section}");
+        let charts = charts(sweep, &[Kind::Sqlite], &of);
+        let [(name, chart)] = &charts[..] else { panic!("{charts:?}") };
+        assert_eq!((name.as_str(), chart.title.as_str()), ("destination", "A destination that takes 50 ms: throughput"));
+        assert_eq!(chart.series[0].points, [(0.0, 300.0)]);
+        assert_eq!(chart.series[1].points, [(0.0, 320.0), (1.0, 1280.0), (2.0, 5120.0)]);
+    }
+
+    #[test]
+    fn only_what_there_is_can_be_asked_for() {
+        let options = |only: &str| Options { only: vec![only.to_owned()], databases: vec![Kind::Sqlite], runs: 1, scale: 1.0 };
+        assert_eq!(options("keys").sweeps().unwrap().len(), 1);
+        let error = options("weather").sweeps().unwrap_err().to_string();
+        assert_eq!(error, "--only weather: there are backlog, hosts, keys, payload, destination");
+    }
+}
