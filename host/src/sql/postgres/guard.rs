@@ -13,6 +13,8 @@ mod words;
 
 use super::fault::Fault;
 use crate::sql::SqlErrorCode;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use words::{Word, Words};
 
 /// First words of a statement.
@@ -60,11 +62,45 @@ const EXECUTE: &str = "EXECUTE is not allowed but for the function of a trigger:
 /// So many words tell what CREATE, ALTER or DROP is about.
 const MOST_LOOKED_AT: usize = 8;
 
+/// Statements that are remembered. An adapter has a few dozen.
+const MOST_REMEMBERED: usize = 512;
+
+/// Longer ones are read each time: what is remembered stays within eight megabytes.
+const LONGEST_REMEMBERED: usize = 16 << 10;
+
+/// Statements that were let through, with whether each [changes rows](changes_rows). A claim has hundreds of words, and they are the same
+/// each time.
+#[derive(Debug, Default)]
+pub(super) struct Guard(Mutex<HashMap<Arc<str>, bool>>);
+
+impl Guard {
+    /// Refuses a statement that is not allowed; whether it changes rows.
+    ///
+    /// # Errors
+    /// As [`check`].
+    pub(super) fn admit(&self, sql: &str) -> Result<bool, Fault> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(changes) = known().get(sql) {
+            return Ok(*changes);
+        }
+        check(sql)?;
+        let changes = changes_rows(sql);
+        if sql.len() <= LONGEST_REMEMBERED {
+            let mut known = known();
+            if known.len() >= MOST_REMEMBERED {
+                known.clear();
+            }
+            known.insert(sql.into(), changes);
+        }
+        Ok(changes)
+    }
+}
+
 /// Refuses a statement that is not allowed.
 ///
 /// # Errors
 /// `denied`, with the reason; `syntax` for a text without a statement.
-pub(super) fn check(sql: &str) -> Result<(), Fault> {
+fn check(sql: &str) -> Result<(), Fault> {
     let denied = |reason: String| Err(Fault::harmless(SqlErrorCode::Denied, reason));
     let mut list: Vec<String> = Vec::new();
     let mut last = NONE;
@@ -116,7 +152,7 @@ pub(super) fn check(sql: &str) -> Result<(), Fault> {
 
 /// Whether a statement counts the rows that it changes, rather than those that it returns: by its own verb, which may stand behind
 /// common tables.
-pub(super) fn changes_rows(sql: &str) -> bool {
+fn changes_rows(sql: &str) -> bool {
     let mut words = Words::of(sql);
     let Some(Ok(first)) = words.next() else { return false };
     if !first.is(&["WITH"]) {
@@ -179,6 +215,22 @@ mod tests {
         ] {
             assert_eq!(check(sql), Ok(()), "{sql}");
         }
+    }
+
+    #[test]
+    fn what_was_let_through_is_remembered_and_what_was_not_is_refused_again() {
+        let guard = Guard::default();
+        let remembered = || guard.0.lock().unwrap().len();
+        for _ in 0..2 {
+            assert_eq!((guard.admit("UPDATE t SET a = 1"), guard.admit("SELECT 1")), (Ok(true), Ok(false)));
+            assert!(guard.admit("SET a = 1").is_err());
+            assert_eq!(guard.admit(&format!("SELECT '{}'", "a".repeat(LONGEST_REMEMBERED))), Ok(false));
+            assert_eq!(remembered(), 2);
+        }
+        for number in 0..MOST_REMEMBERED {
+            assert_eq!(guard.admit(&format!("SELECT {number}, 1")), Ok(false));
+        }
+        assert!((1..=MOST_REMEMBERED).contains(&remembered()));
     }
 
     #[test]

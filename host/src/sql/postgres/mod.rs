@@ -35,6 +35,7 @@ use super::{Access, Bounds, Heard, Rows, SqlError, SqlErrorCode, Statement};
 use crate::config::model;
 use crate::secrets::Secrets;
 use fault::Fault;
+use guard::Guard;
 use pool::{Lease, Pool};
 use runtime::OwnRuntime;
 use session::{Finish, Start, Work};
@@ -63,6 +64,7 @@ struct Inner {
     pool: Arc<Pool>,
     /// For plain threads; none: not used yet.
     blocking: Mutex<Option<Arc<Blocking>>>,
+    guard: Guard,
 }
 
 /// What plain threads use.
@@ -99,7 +101,12 @@ impl Database {
     /// Opens nothing.
     pub(super) fn new(name: &str, configured: &model::Postgres, secrets: &Secrets) -> Self {
         let settings = Arc::new(Settings::new(name, configured, secrets));
-        Self(Arc::new(Inner { pool: Arc::new(Pool::new(Arc::clone(&settings))), settings, blocking: Mutex::default() }))
+        Self(Arc::new(Inner {
+            pool: Arc::new(Pool::new(Arc::clone(&settings))),
+            settings,
+            blocking: Mutex::default(),
+            guard: Guard::default(),
+        }))
     }
 
     fn blocking(&self) -> Result<Arc<Blocking>, SqlError> {
@@ -146,19 +153,29 @@ impl Database {
     }
 
     /// Runs a call in a transaction of its own, or the beginning of one. The lease comes back if the transaction is still open.
-    async fn run(&self, pool: &Arc<Pool>, work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
+    async fn run(&self, pool: &Arc<Pool>, mut work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
         let Start::New(access) = work.start else { return Err(over()) };
-        let lease = match guarded(&work) {
+        let lease = match self.admit(&mut work) {
             Ok(()) => pool.lease(access, work.bounds.deadline).await,
             Err(fault) => Err(fault),
         };
         self.run_in(lease.map_err(|fault| self.error(fault))?, work).await
     }
 
+    /// Refuses statements that are not allowed, and notes what is known of the others.
+    fn admit(&self, work: &mut Work) -> Result<(), Fault> {
+        let count = work.statements.len();
+        for (index, statement) in work.statements.iter().enumerate().skip(work.changes.len()) {
+            let changes = self.0.guard.admit(&statement.sql);
+            work.changes.push(changes.map_err(|fault| fault.at(&place(index, count, &statement.sql)))?);
+        }
+        Ok(())
+    }
+
     /// Runs a call in a session. After an error the transaction is rolled back, or its session closed.
-    async fn run_in(&self, mut lease: Lease, work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
+    async fn run_in(&self, mut lease: Lease, mut work: Work) -> Result<(Option<Lease>, Vec<Rows>), SqlError> {
         let began = Instant::now();
-        let result = match guarded(&work) {
+        let result = match self.admit(&mut work) {
             Ok(()) => {
                 let late = work.bounds.deadline.checked_add(LATE).unwrap_or(work.bounds.deadline);
                 let answer = tokio::time::timeout_at(late.into(), Fault::contained(lease.session.run(&work))).await;
@@ -191,13 +208,6 @@ async fn roll_back(mut lease: Lease) {
     }
 }
 
-fn guarded(work: &Work) -> Result<(), Fault> {
-    for (index, statement) in work.statements.iter().enumerate() {
-        guard::check(&statement.sql).map_err(|fault| fault.at(&place(index, work.statements.len(), &statement.sql)))?;
-    }
-    Ok(())
-}
-
 fn over() -> SqlError {
     SqlError::new(SqlErrorCode::Other, "the transaction is over: an earlier call failed and rolled it back; begin a new one")
 }
@@ -211,12 +221,12 @@ pub(super) struct Connection {
 
 impl Connection {
     fn whole(&self, statements: Vec<Statement>, bounds: Bounds) -> Work {
-        Work { start: Start::New(self.access), statements, bounds, finish: Finish::Commit }
+        Work::new(Start::New(self.access), statements, bounds, Finish::Commit)
     }
 
     fn first(&self, statements: Vec<Statement>, bounds: Bounds) -> Result<Work, SqlError> {
         match self.access {
-            Access::ReadWrite => Ok(Work { start: Start::New(self.access), statements, bounds, finish: Finish::KeepOpen }),
+            Access::ReadWrite => Ok(Work::new(Start::New(self.access), statements, bounds, Finish::KeepOpen)),
             Access::ReadOnly => Err(SqlError::new(
                 SqlErrorCode::ReadOnly,
                 "a transaction that may write cannot begin on a connection opened read-only: open it read-write",
@@ -279,7 +289,7 @@ impl Transaction {
         // If this future is dropped, the lease is as well, and the session with it.
         let lease = self.lease.take().ok_or_else(over)?;
         let database = self.database.clone();
-        let (lease, rows) = database.run_in(lease, Work { start: Start::Within, statements, bounds, finish }).await?;
+        let (lease, rows) = database.run_in(lease, Work::new(Start::Within, statements, bounds, finish)).await?;
         self.lease = lease;
         Ok(rows)
     }

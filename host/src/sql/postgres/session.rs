@@ -9,7 +9,6 @@
 //! for the same reason every setting is made within the transaction.
 
 use super::fault::{Fault, Reach};
-use super::guard;
 use super::values::{self, Budget};
 use crate::sql::place::place;
 use crate::sql::{Access, Bounds, Rows, SqlErrorCode, Statement, Values};
@@ -67,11 +66,18 @@ pub(super) enum Finish {
 pub(super) struct Work {
     pub(super) start: Start,
     pub(super) statements: Vec<Statement>,
+    /// Whether each of them changes rows; as long as they are once they were let through.
+    pub(super) changes: Vec<bool>,
     pub(super) bounds: Bounds,
     pub(super) finish: Finish,
 }
 
 impl Work {
+    pub(super) fn new(start: Start, statements: Vec<Statement>, bounds: Bounds, finish: Finish) -> Self {
+        let changes = Vec::with_capacity(statements.len());
+        Self { start, statements, changes, bounds, finish }
+    }
+
     /// Whether it is one statement that may be a transaction by itself: there is nothing in its answer that could undo it.
     fn is_alone(&self, access: Access) -> bool {
         match self.statements.as_slice() {
@@ -189,7 +195,8 @@ impl Session {
         let mut budget = Budget::new(work.bounds.max_result_bytes);
         let mut results = Vec::with_capacity(count);
         for (index, statement) in work.statements.iter().enumerate() {
-            let ran = self.run_one(statement, &mut budget).await;
+            let changes = work.changes.get(index).ok_or_else(|| Fault::harmless(SqlErrorCode::Denied, "a statement was not looked at"))?;
+            let ran = self.run_one(statement, *changes, &mut budget).await;
             results.push(ran.map_err(|fault| fault.at(&place(index, count, &statement.sql)))?);
         }
         if self.in_transaction && work.finish == Finish::Commit {
@@ -275,7 +282,7 @@ impl Session {
         self.tell(sql).await
     }
 
-    async fn run_one(&mut self, statement: &Statement, budget: &mut Budget) -> Result<Rows, Fault> {
+    async fn run_one(&mut self, statement: &Statement, changes: bool, budget: &mut Budget) -> Result<Rows, Fault> {
         let sql = AssertSqlSafe(values::with_types(&statement.sql, &statement.parameters));
         let arguments = values::arguments(&statement.parameters)?;
         let mut rows = Rows { changed: 0, columns: statement.columns.iter().map(|of| Values::empty(*of)).collect() };
@@ -305,7 +312,7 @@ impl Session {
                 }
             }
         }
-        if guard::changes_rows(&statement.sql) {
+        if changes {
             rows.changed = affected;
         }
         if self.pooled && returned == 0 && rows.changed > 0 {
