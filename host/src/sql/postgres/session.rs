@@ -1,12 +1,12 @@
 //! One session: statements in, rows out.
 //!
-//! sqlx takes a round trip for each statement, so the host adds as few of its own as it can. A call begins its transaction and makes
-//! its settings in one (`BEGIN; SET LOCAL ...`), and ends with COMMIT. A single statement of which no answer can undo it (it returns
-//! nothing, or may not write, and need not change a certain number of rows) is a transaction by itself, on the settings of the session.
+//! sqlx takes a round trip for each statement, so the host adds as few of its own as it can. How long a statement may take is a setting of
+//! the session, made when it changes. A call begins its transaction (BEGIN) and ends with COMMIT. A single statement of which no answer can
+//! undo it (it returns nothing, or may not write, and need not change a certain number of rows) is a transaction by itself.
 //!
 //! Statements are prepared at their first use, and kept by sqlx under their text, which is why the types of the parameters are part
 //! of it. Behind a pooler they are sent anew each time, without a name, since the next transaction may run on another server process;
-//! for the same reason every setting is made within the transaction.
+//! for the same reason every setting is made within the transaction, in one round trip with BEGIN.
 
 use super::fault::{Fault, Reach};
 use super::values::{self, Budget};
@@ -100,7 +100,7 @@ pub(super) struct Session {
     /// The server takes no writes.
     pub(super) read_only: bool,
     in_transaction: bool,
-    /// Statements of the session's own transactions: for whom, and how long one may take, in milliseconds.
+    /// What the session is set up for: for whom, and how long a statement may take, in milliseconds.
     settled: Option<(Access, u64)>,
     /// How long a statement of the open transaction may take, in milliseconds.
     limit: u64,
@@ -129,7 +129,7 @@ impl Session {
         self.in_transaction
     }
 
-    /// For whom single statements are set up.
+    /// Whether it is set up for this access.
     pub(super) fn is_settled_for(&self, access: Access) -> bool {
         self.settled.is_some_and(|(settled, _)| settled == access)
     }
@@ -245,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Sets the session up for statements that are transactions by themselves. Costs nothing while little changes.
+    /// Sets the session up, if it is not. Costs nothing while little changes.
     async fn settle(&mut self, access: Access, limit: u64) -> Result<(), Fault> {
         if self.settled == Some((access, limit)) {
             return Ok(());
@@ -266,16 +266,14 @@ impl Session {
             Access::ReadWrite => "",
             Access::ReadOnly => " READ ONLY",
         };
-        if access == Access::ReadWrite && self.is_settled_for(Access::ReadOnly) {
-            // Not in one exchange with BEGIN, which would begin before it.
-            self.settled = None;
-            self.tell("RESET default_transaction_read_only".to_owned()).await?;
-        }
-        let mut sql = format!("BEGIN ISOLATION LEVEL READ COMMITTED{mode}; {}", times("SET LOCAL", limit));
+        let mut sql = format!("BEGIN ISOLATION LEVEL READ COMMITTED{mode}");
         if self.pooled {
+            sql.push_str(&format!("; {}", times("SET LOCAL", limit)));
             for (name, value) in SETTINGS {
                 sql.push_str(&format!("; SET LOCAL {name} = '{value}'"));
             }
+        } else {
+            self.settle(access, limit).await?;
         }
         self.in_transaction = true;
         self.limit = limit;
