@@ -174,7 +174,8 @@ impl Search<'_> {
     ) -> Result<Chosen, Trouble> {
         let mut looked = search::look(transaction, self, &mut looking.progress, limits, start, first)?;
         let (first_unsettled, unfinished) = (looked.first_unsettled.take(), looked.unfinished);
-        let (found, passed) = looked.choose(random, limits, self.remembers());
+        // A database with one writer has nothing to look up for what was passed over.
+        let (found, passed) = looked.choose(random, limits, self.remembers().then_some(0));
         let unusable = found.unusable_id().filter(|_| !looking.noticed);
         looking.noticed |= unusable.is_some();
         let mut chosen = Chosen {

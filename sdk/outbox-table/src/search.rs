@@ -71,6 +71,9 @@ pub struct Progress {
     walk: Option<Walk>,
     /// Nothing was due at the front of the table: so many claims need not look through all of it again before they walk.
     barren: u32,
+    /// Nothing was to be had behind what was passed over, since its keys are those of the rows behind it as well: so many claims read the
+    /// front of the table again.
+    straight: u32,
 }
 
 impl Progress {
@@ -104,7 +107,9 @@ impl Progress {
 
     /// For the next claim; after one that took rows, a walk starts anew.
     pub fn keep(&mut self, passed: Option<Passed>, took: bool) {
-        self.passed = passed;
+        let straight = self.straight > 0 && passed.as_ref().is_some_and(|passed| !passed.searching);
+        self.straight -= u32::from(straight);
+        self.passed = passed.filter(|_| !straight);
         if took {
             self.walk = None;
         }
@@ -295,6 +300,12 @@ impl Found {
         }
     }
 
+    /// Rows before the first one that is left for the next claim.
+    fn behind_us(&self) -> usize {
+        let rows = self.segments.iter().map(|segment| segment.rows).sum();
+        self.choice.first_left.unwrap_or(rows)
+    }
+
     /// The positions of rows that end dead for a reason.
     pub fn refused(&self, why: Refused) -> impl Iterator<Item = usize> {
         self.choice.refused.iter().filter(move |(_, refused)| *refused == why).map(|(at, _)| *at)
@@ -377,16 +388,18 @@ impl Looked {
     /// Whether there may be rows before the scanned ones that were not looked at by this search.
     #[must_use]
     pub fn left_out(&self) -> bool {
-        !self.in_order || self.passed.is_some()
+        !self.in_order || self.passed.as_ref().is_some_and(|passed| passed.after.is_some())
     }
 
-    /// Chooses; and what the next claim passes over, if `remembers` allows it to.
+    /// Chooses; and what the next claim passes over, from so many batches of rows on (`worth`; none: it passes over nothing).
     #[must_use]
-    pub fn choose(mut self, random: &mut Random, limits: Limits, remembers: bool) -> (Found, Option<Passed>) {
-        let keeps = remembers && self.in_order && limits.strict && (self.unfinished || self.chooser.found() >= limits.rows);
+    pub fn choose(mut self, random: &mut Random, limits: Limits, worth: Option<usize>) -> (Found, Option<Passed>) {
+        let keeps = self.in_order && limits.strict && (self.unfinished || self.chooser.found() >= limits.rows);
+        let worth = worth.filter(|_| keeps).map(|batches| limits.rows.saturating_mul(batches));
         let passed = self.passed.take();
         let found = Found { segments: self.segments, choice: self.chooser.choose(random) };
-        let passed = if keeps { Some(found.pass(passed, self.unfinished)) } else { None };
+        let passes = worth.is_some_and(|rows| self.unfinished || passed.is_some() || found.behind_us() >= rows);
+        let passed = if passes { Some(found.pass(passed, self.unfinished)) } else { None };
         (found, passed)
     }
 }
@@ -451,6 +464,7 @@ pub fn look<T: Transaction>(
         let after = match last {
             _ if found == 0 && looked.passed.as_ref().is_some_and(|passed| !passed.searching) => {
                 // Nothing behind what was passed over: look at that again.
+                progress.straight = CLAIMS_BEHIND_THE_FRONT;
                 looked = Looked::new(limits, true);
                 scanned = 0;
                 floor.clone()
@@ -678,13 +692,16 @@ mod tests {
     const LIMITS: Limits =
         Limits { rows: 50, bytes: 1 << 20, first_bytes: u64::MAX, max_attempts: 0, max_message_bytes: 1 << 20, strict: true };
 
+    /// Batches worth passing over.
+    const WORTH: usize = 4;
+
     /// One search; how many rows it has found, and the statements that it took.
     fn search(table: &Table, progress: &mut Progress) -> (usize, Vec<(String, i64)>) {
         table.run.borrow_mut().clear();
         let start = Start { floor: None, rows: progress.rows(LIMITS.rows), passed: progress.passed() };
         let first = run(&table, table, table.scan(start.after(), start.rows)).unwrap_or_else(|trouble| panic!("{trouble:?}"));
         let looked = look(&table, table, progress, LIMITS, start, first).unwrap_or_else(|trouble| panic!("{trouble:?}"));
-        let (found, passed) = looked.choose(&mut Random::seeded(1), LIMITS, true);
+        let (found, passed) = looked.choose(&mut Random::seeded(1), LIMITS, Some(WORTH));
         progress.keep(passed, !found.is_empty());
         (found.choice.taken.len(), table.run.borrow().clone())
     }
@@ -712,5 +729,33 @@ mod tests {
         let (found, run) = search(&table, &mut progress);
         assert_eq!((found, run.len()), (50, 1), "{run:?}");
         assert_eq!(progress.barren, 0);
+    }
+
+    #[test]
+    fn a_few_rows_in_flight_are_read_again_and_many_are_passed_over() {
+        let flight = |rows| table(std::iter::repeat_n(("a", false), rows).chain([("y", true); 50]).chain([("z", true); 50]));
+        for (rows, passes) in [(WORTH * 50 - 51, false), (WORTH * 50, true)] {
+            let (table, mut progress) = (flight(rows), Progress::default());
+            assert_eq!(search(&table, &mut progress).0, 50);
+            assert_eq!(progress.passed.is_some(), passes, "{rows} rows in flight");
+        }
+    }
+
+    #[test]
+    fn where_the_keys_behind_are_those_passed_over_the_front_is_read_again_for_a_while() {
+        // One key is taken, and what follows is of the same key.
+        let table = table(std::iter::repeat_n(("a", false), 300).chain([("z", true); 200]));
+        let mut progress = Progress::default();
+        assert_eq!(search(&table, &mut progress).0, 50);
+        assert!(progress.passed.is_some());
+        let (found, run) = search(&table, &mut progress);
+        assert!(found == 50 && run.len() > 1, "in vain behind the front, then from the front: {run:?}");
+        for _ in 1..CLAIMS_BEHIND_THE_FRONT {
+            assert!(progress.passed.is_none());
+            assert_eq!(search(&table, &mut progress).0, 50);
+        }
+        assert!(progress.passed.is_none() && progress.straight == 0);
+        search(&table, &mut progress);
+        assert!(progress.passed.is_some(), "tried again");
     }
 }

@@ -250,7 +250,7 @@ impl Turn<'_> {
             let progress = turns.memory(tenant);
             let found = search::look(transaction, &table, progress, searched, start, first)?;
             let (cut_short, probe) = (found.unfinished, found.left_out());
-            let (mut found, mut passed) = found.choose(self.random, searched, table.remembers());
+            let (mut found, mut passed) = found.choose(self.random, searched, table.worth());
             searches.looked += 1;
             searches.unfinished |= cut_short;
             if found.is_empty() {

@@ -1,7 +1,8 @@
 //! Outhaul's own table: claims, verdicts, fences, limits.
 
-use super::support::{Bench, claim, dead, describe, ids, last_run, request, retry, settle, settlement};
+use super::support::{Bench, Postgres, claim, dead, describe, ids, last_run, request, retry, settle, settlement};
 use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict, WakeSource};
+use postgres_storage::Outbox;
 
 fn lapse(bench: &Bench) {
     bench.run("UPDATE outbox SET available_at = 'epoch' WHERE status = 'pending'");
@@ -427,18 +428,30 @@ fn pages_filters_requeue_discard_and_purge() {
     assert_eq!(bench.value("SELECT count(*) FROM outbox"), "5");
 }
 
+/// Inserts four batches of rows, each with a key of its own, and claims them; the ids of the first one. So many are passed over.
+fn four_batches_in_flight(bench: &Bench, outbox: &mut Outbox<Postgres>) -> Vec<String> {
+    let mut first = Vec::new();
+    for batch in 0..4 {
+        let inserted: Vec<String> = (0..40).map(|key| bench.insert(Some(&format!("k{}", batch * 40 + key)), "x")).collect();
+        assert_eq!(ids(&claim(outbox, "w", 40).batch), inserted);
+        if batch == 0 {
+            first = inserted;
+        }
+    }
+    first
+}
+
 /// The place of a row is taken before it is committed: one that comes late must not be overtaken by what is behind the rows in flight.
 #[test]
 fn a_row_that_is_committed_late_is_not_overtaken_behind_the_front() {
     let Some((bench, mut outbox)) = Bench::own("") else { return };
     let late = bench.late_insert("late");
     let insert = |keys: std::ops::Range<u32>| keys.map(|key| bench.insert(Some(&format!("k{key}")), "x")).collect::<Vec<_>>();
-    let first = insert(0..40);
-    assert_eq!(ids(&claim(&mut outbox, "w", 40).batch), first);
+    four_batches_in_flight(&bench, &mut outbox);
     let late = late.commit();
     // Producers of one key wait for each other: this one comes after the late one was committed.
     let follower = bench.insert(Some("late"), "x");
-    let second = insert(40..79);
+    let second = insert(200..239);
     let third = claim(&mut outbox, "w", 40);
     assert!(last_run("octet_length").0.contains(r#"t."id" OPERATOR(pg_catalog.>)"#), "it started behind the front");
     assert_eq!(ids(&third.batch), second, "without the follower");
@@ -449,11 +462,10 @@ fn a_row_that_is_committed_late_is_not_overtaken_behind_the_front() {
 fn full_batches_go_on_behind_the_rows_in_flight() {
     let Some((bench, mut outbox)) = Bench::own("") else { return };
     let insert = |keys: std::ops::Range<u32>| keys.map(|key| bench.insert(Some(&format!("k{key}")), "x")).collect::<Vec<_>>();
-    let first = insert(0..40);
-    assert_eq!(ids(&claim(&mut outbox, "w", 40).batch), first);
+    let first = four_batches_in_flight(&bench, &mut outbox);
     // One row behind a row in flight, and a batch of others.
     let behind = insert(0..1);
-    let second = insert(40..80);
+    let second = insert(200..240);
     assert_eq!(ids(&claim(&mut outbox, "w", 40).batch), second);
     assert!(last_run("octet_length").0.contains(r#"t."id" OPERATOR(pg_catalog.>)"#), "the scan started at the front");
     assert!(last_run("RETURNING").0.contains("NOT EXISTS"), "the heads of the keys were not looked up");
