@@ -9,7 +9,7 @@
 //! Leases beside the table take two steps. A statement sees other tables as they were when it began, even after it has waited for a
 //! lock; so the rows are locked first, and their leases are judged by a later statement.
 
-use crate::ops::{CONCAT, EQ, GE, LT, PLUS, text};
+use crate::ops::{CONCAT, EQ, GE, LT, NE, PLUS, text};
 use crate::statements::{LOCK, Sql, template};
 use crate::time::{Clock, later};
 use outbox_table::database::ColumnType;
@@ -20,7 +20,7 @@ use outbox_table::template::{Slot, Template};
 /// The statements of a claim.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    /// Leases in the table: leases rows of `Ids`, whose keys are `KeyOf`, and returns their messages. Leases beside it: leases those of
+    /// Leases in the table: leases rows of `Ids`, whose keys are numbered by `KeyOf`, and returns their messages. Leases beside it: leases those of
     /// them that are in `Locked`, and returns their ids.
     pub(crate) lease: Template,
     /// The same, where a key's first row must be the table's first one of that key.
@@ -88,34 +88,38 @@ impl Sql<'_> {
 
     /// `WITH` up to `g`: chosen rows with `mine` (locked by us, and to be had) and `chain` (so are all earlier ones of its key).
     fn chain(self, slot: Slot, lock: bool, probe: bool) -> String {
-        let head = match self.0.columns.key.as_ref().filter(|_| probe) {
-            Some(key) => {
-                let order: Vec<String> = self.order_columns().into_iter().map(|(column, _)| column).collect();
-                let names = if order.len() == 1 { "k.o1" } else { "k.o1, k.o2" };
-                format!(
-                    " AND CASE WHEN k.place {EQ} 1 THEN NOT EXISTS (SELECT 1 FROM {} AS t WHERE {}{} AND {} {EQ} k.native \
-                     AND ROW({}) {LT} ROW({names})) ELSE true END",
-                    self.0.table(),
-                    self.unsettled(),
-                    self.of_tenant("k.tenant"),
-                    self.column(key),
-                    order.join(", "),
-                )
-            }
-            None => String::new(),
-        };
-        format!(
-            "WITH c AS MATERIALIZED (SELECT x.id, x.key, x.n FROM ROWS FROM (pg_catalog.unnest(CAST({} AS {}[])), \
-             pg_catalog.unnest(CAST({} AS pg_catalog.text[]))) WITH ORDINALITY AS x(id, key, n)), \
-             l AS MATERIALIZED ({}), \
-             k AS MATERIALIZED (SELECT l.*, c.id AS chosen, c.key, c.n, l.id IS NOT NULL AS mine, \
-             pg_catalog.row_number() OVER (PARTITION BY c.key ORDER BY c.n) AS place FROM c LEFT JOIN l ON l.id {EQ} c.id), \
-             g AS (SELECT k.chosen AS id, k.key, k.mine, \
-             pg_catalog.bool_and(k.mine{head}) OVER (PARTITION BY k.key ORDER BY k.n) AS chain FROM k)",
+        // Keys are numbers here, which are sorted sooner than texts; 0: there is none.
+        let chosen = format!(
+            "WITH c AS (SELECT x.id, CASE WHEN x.key {NE} 0 THEN x.key END AS key, x.n FROM ROWS FROM \
+             (pg_catalog.unnest(CAST({} AS {}[])), pg_catalog.unnest(CAST({} AS bigint[]))) WITH ORDINALITY AS x(id, key, n)), \
+             l AS MATERIALIZED ({})",
             Slot::Ids,
             self.0.id_type,
             Slot::KeyOf,
             self.free(slot, lock),
+        );
+        let Some(key) = self.0.columns.key.as_ref().filter(|_| probe) else {
+            return format!(
+                "{chosen}, g AS (SELECT c.id, c.key, l.id IS NOT NULL AS mine, \
+                 pg_catalog.bool_and(l.id IS NOT NULL) OVER (PARTITION BY c.key ORDER BY c.n) AS chain FROM c LEFT JOIN l ON l.id {EQ} c.id)"
+            );
+        };
+        let order: Vec<String> = self.order_columns().into_iter().map(|(column, _)| column).collect();
+        let names = if order.len() == 1 { "k.o1" } else { "k.o1, k.o2" };
+        let head = format!(
+            "CASE WHEN k.place {EQ} 1 THEN NOT EXISTS (SELECT 1 FROM {} AS t WHERE {}{} AND {} {EQ} k.native \
+             AND ROW({}) {LT} ROW({names})) ELSE true END",
+            self.0.table(),
+            self.unsettled(),
+            self.of_tenant("k.tenant"),
+            self.column(key),
+            order.join(", "),
+        );
+        format!(
+            "{chosen}, k AS MATERIALIZED (SELECT l.*, c.id AS chosen, c.key, c.n, l.id IS NOT NULL AS mine, \
+             pg_catalog.row_number() OVER (PARTITION BY c.key ORDER BY c.n) AS place FROM c LEFT JOIN l ON l.id {EQ} c.id), \
+             g AS (SELECT k.chosen AS id, k.key, k.mine, \
+             pg_catalog.bool_and(k.mine AND {head}) OVER (PARTITION BY k.key ORDER BY k.n) AS chain FROM k)"
         )
     }
 

@@ -82,10 +82,10 @@ impl Taking<'_> {
             return Ok((Taken { decoded, refused, emissions: HashMap::new() }, kept));
         }
         let ids = self.ids(&positions);
-        let keys = self.keys(&positions);
+        let keys = numbered(&self.keys(&positions));
         let value = |slot: Slot| match slot {
             Slot::Ids => ids.clone(),
-            Slot::KeyOf => Value::Texts(keys.clone()),
+            Slot::KeyOf => Value::Integers(keys.clone()),
             Slot::Locked => locked.clone().unwrap_or(Value::Null),
             Slot::Worker => Value::Text(self.request.worker.clone()),
             Slot::Millis => millis(self.request.lease_ms),
@@ -237,6 +237,19 @@ impl Taking<'_> {
 /// Runs the last statements and commits, unless the transaction is to be kept.
 fn end<T: Transaction>(transaction: T, statements: Vec<Statement>, keep: bool) -> Result<(Vec<Rows>, Option<T>), Trouble> {
     if keep { Ok((transaction.execute(statements)?, Some(transaction))) } else { Ok((transaction.commit(statements)?, None)) }
+}
+
+/// Keys as numbers, equal ones as equal numbers; 0: none.
+fn numbered(keys: &Column) -> Vec<i64> {
+    let mut numbers: HashMap<&[u8], i64> = HashMap::new();
+    let mut next = 0;
+    let mut number = |key| {
+        *numbers.entry(key).or_insert_with(|| {
+            next += 1;
+            next
+        })
+    };
+    keys.iter().map(|key| key.map_or(0, &mut number)).collect()
 }
 
 /// Those of the positions that are in a part.

@@ -24,7 +24,7 @@ pub enum Slot {
     Keys,
     /// Ids of the rows that this transaction has locked, as an array.
     Locked,
-    /// The keys of the rows in `Ids`, as an array.
+    /// The keys of the rows in `Ids`, numbered, as an array.
     KeyOf,
     /// A number of attempts.
     Attempts,

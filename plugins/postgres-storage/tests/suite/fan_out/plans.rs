@@ -33,7 +33,7 @@ fn hot_statements_go_by_the_indexes() {
         (r#"SELECT t."tenant", 1 FROM"#, "outbox_tenant_pending", true),
         (r#"SELECT t."order_key", 1 FROM"#, "outbox_deliveries_key_pending", false),
         (r#"row_number() OVER (ORDER BY t."order_key""#, "outbox_deliveries_key_pending", false),
-        ("AS MATERIALIZED (SELECT x.id, x.key", "outbox_deliveries_delivery_id_key", true),
+        ("FROM ROWS FROM (pg_catalog.unnest", "outbox_deliveries_delivery_id_key", true),
         (r#"INSERT INTO "public"."outbox_deliveries""#, "outbox_pkey", true),
         (r#"INSERT INTO "public"."outbox_deliveries""#, "outbox_emissions_pkey", true),
         (r#"SET "leased_by" = NULL, "state""#, "outbox_deliveries_delivery_id_key", false),
