@@ -70,7 +70,9 @@ impl Source for Searched<'_> {
     fn scan(&self, place: Option<&Place>, rows: usize) -> Statement {
         let [front, behind] = &self.ready.scan;
         let template = if place.is_some() { behind } else { front };
-        template.fill(|slot| if slot == Slot::Limit { integer(rows) } else { self.value(place, slot) })
+        let mut statement = template.fill(|slot| self.value(place, slot));
+        statement.sql.push_str(&format!(" LIMIT {}", in_steps(rows)));
+        statement
     }
 
     /// A row may be committed in front of others that were claimed already. Where its key is looked up in the table itself before a later
@@ -107,6 +109,15 @@ impl Source for Searched<'_> {
             _ => self.value(None, slot),
         })
     }
+}
+
+/// A number of rows for the text of a statement, rounded up to one of four between each power of two and the next.
+///
+/// In the text, for a limit that is a parameter is unknown to a plan that is kept: Postgres then makes a new one each time (measured: 0.12
+/// ms, and 0.07 ms for the scan of 100 rows itself). Rounded, so that there are few texts.
+fn in_steps(rows: usize) -> usize {
+    let rows = rows.max(1);
+    rows.next_multiple_of(((1 << rows.ilog2()) / 4).max(1))
 }
 
 /// What one round came to.
@@ -246,4 +257,17 @@ pub(crate) fn weigh<T: Transaction>(ready: &Ready, transaction: &T, found: &mut 
 
 fn not_ready() -> Failure {
     Failure::of(FailureCode::Unavailable, "the table is not there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_few_and_never_too_small() {
+        assert_eq!([0, 1, 3, 32, 33, 100, 1000, 8192].map(in_steps), [1, 1, 3, 32, 40, 112, 1024, 8192]);
+        let steps: HashSet<usize> = (1..=8192).map(in_steps).collect();
+        assert!((1..=8192).all(|rows| in_steps(rows) >= rows && in_steps(rows) <= rows + rows / 4));
+        assert_eq!(steps.len(), 48);
+    }
 }

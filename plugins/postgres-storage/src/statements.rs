@@ -353,18 +353,13 @@ impl Sql<'_> {
         columns
     }
 
-    /// Rows from the front of the table, and rows behind a place. Loose order asks for due rows only: nothing else has to be known of the
+    /// Rows from the front of the table, and rows behind a place; the limit comes behind. Loose order asks for due rows only: nothing else has to be known of the
     /// rest.
     pub(crate) fn scan(self, decoding: &Decoding) -> [Template; 2] {
         let due = if self.0.config.strict_order && self.0.columns.key.is_some() { String::new() } else { format!(" AND {}", self.due()) };
         [false, true].map(|behind| {
             let (rows, order) = self.gone_through(behind);
-            let text = format!(
-                "SELECT {} FROM {} WHERE {rows}{due} ORDER BY {order} LIMIT CAST({} AS bigint)",
-                self.scanned(decoding),
-                self.from(),
-                Slot::Limit
-            );
+            let text = format!("SELECT {} FROM {} WHERE {rows}{due} ORDER BY {order}", self.scanned(decoding), self.from(),);
             template(&text, &self.scanned_columns(decoding))
         })
     }
