@@ -70,7 +70,12 @@ pub(crate) fn millis(clock: Clock, column: &str) -> String {
         )
     };
     match clock {
-        Clock::Zoned | Clock::Unzoned => format!("CASE WHEN pg_catalog.isfinite({column}) THEN {} END", millis_of(column)),
+        Clock::Zoned | Clock::Unzoned => {
+            // Of double precision, which takes a third of the time of numeric (measured). Half a microsecond more, so that floor does not fall below
+            // what is a whole number: that is enough for the next hundred years, and then some times are a millisecond off.
+            let millis = format!("((pg_catalog.date_part('epoch', {column}) {TIMES} 1000) {PLUS} 0.0005)");
+            format!("CASE WHEN pg_catalog.isfinite({column}) THEN CAST(pg_catalog.floor({millis}) AS bigint) END")
+        }
         Clock::Millis(_) => within(MOST_MILLIS, "1"),
         Clock::Seconds(_) => within(MOST_SECONDS, "1000"),
         Clock::Text => millis_of(&instant(column)),
