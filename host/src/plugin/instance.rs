@@ -60,6 +60,8 @@ pub(super) struct Adapter<W: World> {
 struct Opened<W: World> {
     store: Store<State>,
     exports: W::Exports,
+    /// The call that it has served last.
+    last: &'static str,
 }
 
 /// One call of an export.
@@ -136,11 +138,11 @@ impl<W: World> Adapter<W> {
                 None,
             )
         })?;
-        let free = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut opened = match free {
+        let mut opened = match self.free(call.name) {
             Some(opened) => opened,
             None => self.make(&gate).await?.0,
         };
+        opened.last = call.name;
         let mut loss = Loss { adapter: self, averted: false };
         opened.store.data_mut().begin(gate.clone(), call.reports);
         self.count(call.name);
@@ -151,6 +153,16 @@ impl<W: World> Adapter<W> {
         loss.averted = true;
         self.keep(opened);
         Ok(result)
+    }
+
+    /// A free instance, rather one that has served the same call last: what it remembers is of use to the next one, as where a claim has
+    /// found rows.
+    fn free(&self, call: &'static str) -> Option<Opened<W>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        match idle.iter().rposition(|opened| opened.last == call) {
+            Some(index) => Some(idle.remove(index)),
+            None => idle.pop(),
+        }
     }
 
     fn keep(&self, mut opened: Opened<W>) {
@@ -177,7 +189,7 @@ impl<W: World> Adapter<W> {
         let exports = self.judge("instantiation", made, store.data())?;
         let answer = gate.run(W::open(&exports, &mut store, &self.config)).await;
         match self.judge("open", answer, store.data())? {
-            Ok(description) => Ok((Opened { store, exports }, description)),
+            Ok(description) => Ok((Opened { store, exports, last: "open" }, description)),
             Err(failure) => Err(self.shared.guest_failure("open", failure, store.data())),
         }
     }
