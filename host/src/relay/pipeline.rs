@@ -208,6 +208,10 @@ impl Pipeline {
         let mut batch = Vec::with_capacity(EVENTS_AT_ONCE);
         let wake = Arc::clone(&self.parts.wake);
         loop {
+            if self.pump_claim(Instant::now()) {
+                // The claim is on its way to the database before this task is busy with what the last one has brought.
+                tokio::task::yield_now().await;
+            }
             let now = Instant::now();
             self.pump(now);
             if self.is_finished() {

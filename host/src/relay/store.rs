@@ -71,15 +71,31 @@ impl StoreState {
 }
 
 impl Pipeline {
+    /// Starts a claim if one is due and goes by itself; whether it does.
+    pub(super) fn pump_claim(&mut self, now: Instant) -> bool {
+        if self.fused {
+            return false;
+        }
+        self.note_due(now);
+        let Some((claim, request)) = self.claim_request(now, None) else { return false };
+        self.start_claim(claim, request);
+        true
+    }
+
+    /// Retries that have become due are claimed at once.
+    fn note_due(&mut self, now: Instant) {
+        while self.store.due.first().is_some_and(|at| *at <= now) {
+            self.store.due.pop_first();
+            self.poller.now(now);
+        }
+    }
+
     /// Starts a settle call, a claim, or both in one.
     pub(super) fn pump_store(&mut self, now: Instant) {
         if self.store_is_taken() {
             return;
         }
-        while self.store.due.first().is_some_and(|at| *at <= now) {
-            self.store.due.pop_first();
-            self.poller.now(now);
-        }
+        self.note_due(now);
         let group = self.group_to_settle(now);
         // What may fail goes by itself.
         let alone = self.fused && group.as_ref().is_some_and(|group| group.was_tried || self.store.claim_failed);
