@@ -3,6 +3,9 @@
 //! Rows come in insertion order. A row that is not due blocks its key, so what is left of a key is an unbroken run from its
 //! first unsettled row. Keys are then taken whole, in random order, until the batch is full: two workers that scan the same
 //! rows seldom want the same keys, and no key is favoured. A row without a key is a run of its own.
+//!
+//! Behind a row that was tried, none goes with it that was tried less often: such rows were handed back when it failed, and if it fails
+//! again they would have been leased for nothing. Rows of one key that were tried as often (a worker died with all of them) go together.
 
 use crate::random::Random;
 use std::collections::HashMap;
@@ -97,6 +100,15 @@ impl Choice {
 struct Run {
     rows: Vec<(usize, u64)>,
     blocked: bool,
+    /// Claims so far of its last row.
+    tried: u64,
+}
+
+impl Run {
+    /// Whether a row with so many claims so far goes in one batch with what is in the run.
+    fn takes(&self, attempts: u64) -> bool {
+        self.rows.is_empty() || attempts >= self.tried
+    }
 }
 
 /// Takes scanned rows in insertion order, then chooses.
@@ -156,8 +168,15 @@ impl Chooser {
             return;
         }
         match run {
-            Some(run) => run.rows.push((position, candidate.size)),
-            None => self.runs.push(Run { rows: vec![(position, candidate.size)], blocked: false }),
+            Some(run) if self.limits.strict && !run.takes(candidate.attempts) => {
+                run.blocked = true;
+                return;
+            }
+            Some(run) => {
+                run.rows.push((position, candidate.size));
+                run.tried = candidate.attempts;
+            }
+            None => self.runs.push(Run { rows: vec![(position, candidate.size)], ..Run::default() }),
         }
         self.found += 1;
         if self.found == self.limits.rows {
@@ -233,6 +252,24 @@ mod tests {
         let rows = [row("a", true), row("b", false), row("a", false), row("b", true), row("a", true), row("", false), row("", true)];
         assert_eq!(choose(LIMITS, &rows, 1).taken, [0, 6]);
         assert_eq!(choose(Limits { strict: false, ..LIMITS }, &rows, 1).taken, [0, 3, 4, 6]);
+    }
+
+    #[test]
+    fn what_was_tried_goes_without_those_behind_it_that_were_tried_less_often() {
+        let tried = |key, attempts| Candidate { attempts, ..row(key, true) };
+        let rows = [tried("a", 1), tried("a", 0), tried("b", 0), tried("b", 0), tried("a", 1), tried("", 2), tried("", 0)];
+        let choice = choose(LIMITS, &rows, 1);
+        assert_eq!(choice.taken, [0, 2, 3, 5, 6], "the head of a failed key goes alone, other keys and rows without one as ever");
+        assert_eq!(choice.first_left, None, "what waits behind it could not have been taken");
+        let rows = [tried("a", 2), tried("a", 2), tried("a", 3), tried("a", 2), tried("a", 3)];
+        assert_eq!(choose(LIMITS, &rows, 1).taken, [0, 1, 2], "what a worker held when it died goes together again");
+        let rows = [tried("a", 0), tried("a", 4), tried("a", 0)];
+        assert_eq!(choose(LIMITS, &rows, 1).taken, [0, 1]);
+        let refused = [tried("a", 5), tried("a", 0), tried("a", 0)];
+        let choice = choose(Limits { max_attempts: 5, ..LIMITS }, &refused, 1);
+        assert_eq!((choice.taken, choice.refused), (vec![1, 2], vec![(0, Refused::AttemptsUsedUp)]), "a dead head lets them go on");
+        let rows = [tried("a", 1), tried("a", 0)];
+        assert_eq!(choose(Limits { strict: false, ..LIMITS }, &rows, 1).taken, [0, 1]);
     }
 
     #[test]
@@ -313,14 +350,20 @@ mod tests {
                     && !choice.taken.contains(before) && !refused.contains(before));
                 prop_assert_eq!(skipped, None, "row {} overtook", at);
             }
-            let left = (0..candidates.len()).find(|at| {
-                let fits = candidates[*at].due && candidates[*at].attempts < 4 && candidates[*at].size <= 15;
-                fits && !choice.taken.contains(at) && (candidates[*at].key.is_none()
-                    || (0..*at).all(|before| candidates[before].key != candidates[*at].key || candidates[before].due))
-            });
-            prop_assert_eq!(choice.first_left, left);
-            let any = (0..candidates.len()).any(|at| candidates[at].due && candidates[at].attempts < 4 && candidates[at].size <= 15
-                && (candidates[at].key.is_none() || (0..at).all(|before| candidates[before].key != candidates[at].key || candidates[before].due)));
+            // Row by row, what goes with what is before it of its key.
+            let fits = |at: usize| candidates[at].attempts < 4 && candidates[at].size <= 15;
+            let can_be_taken = |at: usize| {
+                let key = candidates[at].key;
+                let mut tried = 0;
+                candidates[at].due && fits(at) && (key.is_none() || (0..at).filter(|before| candidates[*before].key == key).chain([at]).all(|row| {
+                    let goes = candidates[row].due && (!fits(row) || candidates[row].attempts >= tried);
+                    tried = if fits(row) { candidates[row].attempts } else { tried };
+                    goes
+                }))
+            };
+            prop_assert!(choice.taken.iter().all(|at| can_be_taken(*at)));
+            prop_assert_eq!(choice.first_left, (0..candidates.len()).find(|at| can_be_taken(*at) && !choice.taken.contains(at)));
+            let any = (0..candidates.len()).any(can_be_taken);
             prop_assert_eq!(any, !choice.taken.is_empty());
         }
     }

@@ -217,16 +217,16 @@ fn a_waiting_head_holds_back_its_key_and_no_other() {
     for key in [Some("a"), Some("a"), Some("b"), None, Some("a")] {
         bench.insert(key, "x");
     }
-    let claimed = ids(&claim(&mut outbox, "w", 1).batch);
-    settle(&mut outbox, "w", retry("x", 60_000), &claimed);
+    let claimed = ids(&claim(&mut outbox, "w", 10).batch);
+    settle(&mut outbox, "w", retry("x", 60_000), &claimed[..1]);
+    settle(&mut outbox, "w", Verdict::Release(0), &claimed[1..]);
     bench.run("UPDATE outbox SET available_at = now()");
     bench.run("UPDATE outbox SET available_at = now() + interval '60 s' WHERE id = 1");
     assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["3", "4"]);
     bench.run("UPDATE outbox SET available_at = now() WHERE id = 1");
-    assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["1", "2", "5"]);
+    assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["1"], "it has failed before: those behind it would be leased for nothing");
     // A dead head lets the others go on.
     settle(&mut outbox, "w", dead("x"), &["1".to_owned()]);
-    settle(&mut outbox, "w", Verdict::Release(0), &["2".to_owned(), "5".to_owned()]);
     assert_eq!(ids(&claim(&mut outbox, "w", 10).batch), ["2", "5"]);
 }
 

@@ -100,9 +100,35 @@ fn order_holds_per_key_and_subscriber_behind_waiting_and_leased_heads() {
     settle(&mut outbox, "w", DeliveryVerdict::Complete, &["dl_1_1_b"]);
     assert_eq!(deliveries(&mut outbox, "v", 10), ["dl_2_1_b"], "a dead endpoint holds up only itself");
     bench.run("UPDATE outbox_deliveries SET available_at = 'epoch' WHERE delivery_id = 'dl_1_1_a'");
-    assert_eq!(deliveries(&mut outbox, "v", 1), ["dl_1_1_a"]);
+    assert_eq!(deliveries(&mut outbox, "v", 10), ["dl_1_1_a"], "what has failed before is tried alone");
+    assert!(deliveries(&mut outbox, "v", 10).is_empty());
     settle(&mut outbox, "v", DeliveryVerdict::Quarantined(coded("permanent_http", "404")), &["dl_1_1_a"]);
     assert_eq!(deliveries(&mut outbox, "v", 10), ["dl_2_1_a"], "an ended head lets go on");
+}
+
+#[test]
+fn a_key_whose_head_fails_again_and_again_is_claimed_with_its_followers_once() {
+    let Some((bench, mut outbox)) = own() else { return };
+    for _ in 0..20 {
+        expanded(&bench, &mut outbox, "acme", Some("k"), &["down", "well"]);
+    }
+    let of = |ids: &[String], subscriber: &str| ids.iter().filter(|id| id.ends_with(subscriber)).cloned().collect::<Vec<_>>();
+    let first = deliveries(&mut outbox, "w", 100);
+    assert_eq!((of(&first, "down").len(), of(&first, "well").len()), (20, 20));
+    settle(&mut outbox, "w", DeliveryVerdict::Complete, &of(&first, "well"));
+    settle(&mut outbox, "w", again("network", 0), &["dl_1_1_down"]);
+    settle(&mut outbox, "w", DeliveryVerdict::Release(0), &of(&first, "down")[1..]);
+    for attempts in 2..10 {
+        let batch = outbox.claim_deliveries(&request("w", 100), None, 0).unwrap().batch;
+        assert_eq!((ids(&batch), batch.message(0).attempts()), (vec!["dl_1_1_down".to_owned()], attempts));
+        settle(&mut outbox, "w", again("network", 0), &["dl_1_1_down"]);
+    }
+    // Leases that ran out together are taken together: a worker that died is no reason to go one by one.
+    assert_eq!(deliveries(&mut outbox, "w", 100), ["dl_1_1_down"]);
+    settle(&mut outbox, "w", DeliveryVerdict::Quarantined(coded("permanent_http", "404")), &["dl_1_1_down"]);
+    assert_eq!(deliveries(&mut outbox, "dies", 100).len(), 19);
+    lapse(&bench);
+    assert_eq!(outbox.claim_deliveries(&request("w", 100), None, 0).unwrap().batch.attempts, vec![2; 19]);
 }
 
 #[test]
