@@ -210,6 +210,8 @@ impl Field {
             .with("relays.0", short)
             .with("relays.0", "max_attempts = 0")
             .with("relays.0.fan_out.delivery", short)
+            // The endpoint that is down is asked ever more seldom, as in production.
+            .with("relays.0.fan_out.delivery.backoff", "max = \"5s\"")
             .with("storages.outbox", "limits = { call_timeout = \"2s\" }");
         let mut stage = ground.stage(&plan)?;
         let random = Mutex::new(StdRng::seed_from_u64(storm.seed.rotate_left(16)));
