@@ -206,6 +206,15 @@ mod tests {
         }
     }
 
+    /// The host refuses the same before a delivery is made: an event does not count as expanded for an address that is none.
+    #[test]
+    fn the_host_knows_which_addresses_are_none() {
+        for line in include_str!("../../../tests/fixtures/endpoints.txt").lines() {
+            let (verdict, url) = line.split_once(' ').unwrap();
+            assert_eq!(Address::parse(url).is_ok(), verdict == "yes", "{line}");
+        }
+    }
+
     #[test]
     fn impossible_urls_are_refused() {
         for url in [
