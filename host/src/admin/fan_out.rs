@@ -4,6 +4,7 @@
 //! nothing of another one is shown. What is sealed of a delivery does not come here.
 
 use crate::domain::{Failure, FailureCode};
+use crate::fan_out::given::{NAME_BYTES, READER_BYTES, check_name};
 use crate::ports::fan_out::{DeliveryFilter, DeliveryState, FanOutAdmin, Reemitted};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -117,6 +118,17 @@ fn chosen(fan_outs: &Shared, relay: &str, tenant: &str) -> Result<Arc<dyn FanOut
     }
 }
 
+/// Refuses names that nothing has, by the parameters that they stand in.
+fn named<'a>(names: impl IntoIterator<Item = (&'static str, Option<&'a String>)>) -> Result<(), Refused> {
+    for (parameter, name) in names {
+        let most = if parameter == "reader" { READER_BYTES } else { NAME_BYTES };
+        if let Some(Err(fault)) = name.map(|name| check_name(name, most)) {
+            return Err(Refused::new(StatusCode::BAD_REQUEST, format!("{parameter}: {fault}")));
+        }
+    }
+    Ok(())
+}
+
 fn limit(asked: Option<u32>) -> Result<u32, Refused> {
     let limit = asked.unwrap_or(USUAL);
     let fits = (1..=MOST).contains(&limit);
@@ -145,9 +157,16 @@ struct DeliveriesQuery {
 
 async fn deliveries(State(fan_outs): State<Shared>, Path(relay): Path<String>, query: Asked<DeliveriesQuery>) -> Answer {
     let Query(DeliveriesQuery { tenant, state, event, subscriber, id, after, limit: asked }) = query?;
+    let others = [("event", &event), ("subscriber", &subscriber), ("id", &id), ("after", &after)];
+    named([("tenant", Some(&tenant))].into_iter().chain(others.map(|(parameter, name)| (parameter, name.as_ref()))))?;
     let (admin, limit) = (chosen(&fan_outs, &relay, &tenant)?, limit(asked)?);
     let filter = DeliveryFilter { tenant, state, event, subscriber, ids: id.into_iter().collect() };
-    let page = admin.list_deliveries(&filter, after.as_deref(), limit).await?;
+    let page = admin.list_deliveries(&filter, after.as_deref(), limit).await.map_err(|failure| match failure.code {
+        FailureCode::InvalidMessage if after.is_some() => {
+            Refused::new(StatusCode::BAD_REQUEST, "after: is not where an earlier page ended: pass what that gave as next")
+        }
+        _ => failure.into(),
+    })?;
     Ok(Json(json!({ "deliveries": page.deliveries, "next": page.next })))
 }
 
@@ -162,6 +181,7 @@ struct StatusQuery {
 
 async fn status(State(fan_outs): State<Shared>, Path(relay): Path<String>, query: Asked<StatusQuery>) -> Answer {
     let Query(StatusQuery { tenant, after, limit: asked }) = query?;
+    named([("tenant", Some(&tenant))])?;
     let (admin, limit) = (chosen(&fan_outs, &relay, &tenant)?, limit(asked)?);
     let changes = admin.read_status(&tenant, after, limit).await?;
     let through = changes.last().map_or(after, |change| change.position);
@@ -180,6 +200,7 @@ async fn checkpoint(
     query: Asked<CheckpointQuery>,
 ) -> Answer {
     let Query(CheckpointQuery { tenant }) = query?;
+    named([("tenant", Some(&tenant)), ("reader", Some(&reader))])?;
     let checkpoint = chosen(&fan_outs, &relay, &tenant)?.checkpoint(&tenant, &reader).await?;
     Ok(Json(json!({ "reader": reader, "checkpoint": checkpoint })))
 }
@@ -200,6 +221,7 @@ async fn advance(
 ) -> Answer {
     not_a_page(&headers)?;
     let Query(AdvanceQuery { tenant, expected, through }) = query?;
+    named([("tenant", Some(&tenant)), ("reader", Some(&reader))])?;
     let admin = chosen(&fan_outs, &relay, &tenant)?;
     if through < expected {
         return Err(Refused::new(StatusCode::BAD_REQUEST, "through is before expected: a checkpoint never goes back"));
@@ -223,6 +245,7 @@ struct ReemitQuery {
 async fn reemit(State(fan_outs): State<Shared>, Path(relay): Path<String>, headers: HeaderMap, query: Asked<ReemitQuery>) -> Answer {
     not_a_page(&headers)?;
     let Query(ReemitQuery { tenant, event }) = query?;
+    named([("tenant", Some(&tenant)), ("event", Some(&event))])?;
     match chosen(&fan_outs, &relay, &tenant)?.reemit(&tenant, &event).await? {
         Reemitted::Generation(generation) => Ok(Json(json!({ "event": event, "generation": generation }))),
         Reemitted::Unknown => Err(Refused::new(StatusCode::NOT_FOUND, "the tenant has no such event")),

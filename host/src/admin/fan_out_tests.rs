@@ -89,6 +89,8 @@ async fn deliveries_are_of_the_tenant_that_is_named() {
 #[tokio::test]
 async fn what_is_wrong_is_told() {
     let server = server().await;
+    let long_reader = format!("PUT /api/fan-out/orders/checkpoints/{}?tenant=a&expected=0&through=0", "r".repeat(513));
+    let long_tenant = format!("GET /api/fan-out/orders/status?tenant={}", "t".repeat(1989));
     for (request, code, told) in [
         ("GET /api/fan-out/orders/deliveries", 400, "tenant"),
         ("GET /api/fan-out/orders/deliveries?tenant=a&stat=x", 400, "stat"),
@@ -103,6 +105,21 @@ async fn what_is_wrong_is_told() {
         ("POST /api/fan-out/orders/reemit?tenant=other&event=17", 404, "no such event"),
         ("PUT /api/fan-out/orders/checkpoints/r?tenant=acme&expected=2&through=1", 400, "never goes back"),
         ("GET /api/fan-out/orders/nothing?tenant=a", 404, "no such path"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a&after=garbage", 400, "after: is not where an earlier page ended"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a&after=%00", 400, "after: has a NUL"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a%00", 400, "tenant: has a NUL"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a&event=%00", 400, "event: has a NUL"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a&subscriber=%00", 400, "subscriber: has a NUL"),
+        ("GET /api/fan-out/orders/deliveries?tenant=a&id=%00", 400, "id: has a NUL"),
+        ("GET /api/fan-out/orders/status?tenant=a%00", 400, "tenant: has a NUL"),
+        ("GET /api/fan-out/orders/status?tenant=a&after=garbage", 400, "after"),
+        ("GET /api/fan-out/orders/status?tenant=a&after=-1", 400, "after"),
+        ("GET /api/fan-out/orders/checkpoints/r%00?tenant=a", 400, "reader: has a NUL"),
+        ("PUT /api/fan-out/orders/checkpoints/r%00?tenant=a&expected=0&through=0", 400, "reader: has a NUL"),
+        ("PUT /api/fan-out/orders/checkpoints/r?tenant=a&expected=x&through=0", 400, "expected"),
+        ("POST /api/fan-out/orders/reemit?tenant=acme&event=%00", 400, "event: has a NUL"),
+        (long_reader.as_str(), 400, "reader: has 513 bytes, and may have 512"),
+        (long_tenant.as_str(), 400, "tenant: has 1989 bytes, and may have 1988"),
     ] {
         let (found, answer) = document(server.ask(request).await);
         assert!(found == code && answer["error"].as_str().unwrap().contains(told), "{request}: {found} {answer}");

@@ -104,7 +104,9 @@ pub(super) async fn run(command: Command, app: App) -> CommandResult {
 async fn list(args: List, app: App) -> CommandResult {
     let opened = Opened::open(&app, args.storage.choose(&app.config)?).await?;
     let filter = Filter { state: Some(RowState::Dead), topic: args.topic, ids: args.ids };
-    let page = opened.storage.browse(&filter, args.after.as_deref(), args.limit, false).await.map_err(opened.failed("browse"))?;
+    let after = args.after.as_deref();
+    let page = opened.storage.browse(&filter, after, args.limit, false).await;
+    let page = page.map_err(|failure| CommandError::not_listed(after, failure, opened.failed("browse")))?;
     if args.json {
         return output::json(&json!({ "rows": page.rows, "next": page.next }));
     }

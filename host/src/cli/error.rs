@@ -3,6 +3,7 @@
 use super::output;
 use crate::app::AppError;
 use crate::config::ConfigError;
+use crate::domain::{Failure, FailureCode};
 use crate::plugin::PluginError;
 use std::io;
 use std::process::ExitCode;
@@ -38,6 +39,16 @@ impl CommandError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::said(0),
             _ => Self::failure(anyhow::Error::new(error).context("cannot write the output")),
+        }
+    }
+
+    /// A list was not to be had. Where it was to go on behind `after`, the storage may not know that for the end of a list.
+    pub(crate) fn not_listed(after: Option<&str>, failure: Failure, other: impl FnOnce(Failure) -> Self) -> Self {
+        match after {
+            Some(after) if failure.code == FailureCode::InvalidMessage => Self::usage(anyhow::anyhow!(
+                "--after {after:?} is not where an earlier list ended: pass what that printed as the next page"
+            )),
+            _ => other(failure),
         }
     }
 

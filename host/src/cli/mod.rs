@@ -259,6 +259,7 @@ mod tests {
             "outhaul fanout status orders --reader billing --expected 5 --through 9",
             "outhaul fanout rekey orders --json",
             "outhaul fanout purge orders --older-than 30d",
+            "outhaul fanout purge orders --older-than 30d --all-tenants",
             "outhaul fanout schema subscriptions --apply",
             "outhaul plugin list --json",
             "outhaul plugin inspect x.wasm --json",

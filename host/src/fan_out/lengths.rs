@@ -5,15 +5,16 @@
 const MOST_BYTES: usize = 2500;
 /// Bytes of an index that a subscriber's name may take.
 const OF_SUBSCRIBER: usize = 512;
+/// Bytes that tenant and id of an event may have together.
+pub(super) const MOST_OF_EVENT: usize = MOST_BYTES - OF_SUBSCRIBER;
 
 /// Refuses an event whose tenant and id are too long to be told apart by them.
 ///
 /// # Errors
 /// What is too long.
 pub(super) fn check_event(tenant: &str, event: &str) -> Result<(), String> {
-    let most = MOST_BYTES - OF_SUBSCRIBER;
     match tenant.len().saturating_add(event.len()) {
-        bytes if bytes > most => Err(format!("its tenant and its id have {bytes} bytes together, and may have {most}")),
+        bytes if bytes > MOST_OF_EVENT => Err(format!("its tenant and its id have {bytes} bytes together, and may have {MOST_OF_EVENT}")),
         _ => Ok(()),
     }
 }

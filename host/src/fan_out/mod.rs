@@ -17,6 +17,7 @@ mod delivery_storage;
 pub mod envelope;
 mod event_storage;
 mod expander;
+pub mod given;
 mod halves;
 pub mod keys;
 mod lengths;

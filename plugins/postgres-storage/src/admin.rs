@@ -7,7 +7,7 @@ use crate::outbox::{Outbox, Ready, statement};
 use crate::statements::{LOCK, Sql, after};
 use crate::time::{self, Clock, now_ms};
 use outbox_table::config::PayloadEncoding;
-use outbox_table::database::{Database, Results, Statement, Value};
+use outbox_table::database::{Database, Results, SqlErrorCode, Statement, Value};
 use outbox_table::ident::Ident;
 use outbox_table::ids::IdKind;
 use outbox_table::insert::{self, Shape};
@@ -75,7 +75,11 @@ impl<D: Database> Outbox<D> {
             statement(format!("SELECT {code}, {error}, {due_in}, {attempts}, {} {rows}", shown.join(", ")), parameters, columns),
         ];
         let places = shown.len();
-        let results = self.reader.execute(statements).map_err(|error| self.failed(&error, "reading rows"))?;
+        let results = self.reader.execute(statements).map_err(|error| match page {
+            // A place may be of any type, and the database is the first to read it as such.
+            Some(page) if error.code == SqlErrorCode::TypeMismatch => no_page(page),
+            _ => self.failed(&error, "reading rows"),
+        })?;
         let ready = self.ready()?;
         let mut results = Results::new(results);
         let fetched = ready.decoding.read(&mut results.next_rows()?)?;
@@ -216,12 +220,16 @@ pub(crate) fn pending_again(layout: &Layout) -> Vec<String> {
 
 /// Where a page ended.
 fn place(ready: &Ready, text: &str) -> Result<Place, Failure> {
-    let wrong = || Failure::invalid_message(format!("`{text}` is not where a page ended"));
+    let wrong = || no_page(text);
     match ready.decoding.place_texts {
         0 => text.parse().map(Place::Number).map_err(|_| wrong()),
         1 => Ok(Place::Texts(vec![text.to_owned()])),
         _ => text.split_once(BETWEEN).map(|(first, second)| Place::Texts(vec![first.to_owned(), second.to_owned()])).ok_or_else(wrong),
     }
+}
+
+fn no_page(text: &str) -> Failure {
+    Failure::invalid_message(format!("`{text}` is not where a page ended"))
 }
 
 /// The condition for rows in a state.

@@ -105,7 +105,8 @@ pub(super) async fn page(
     limit: u32,
     now: SystemTime,
 ) -> Result<Report, CommandError> {
-    let page = desk.admin.list_deliveries(filter, after, limit).await.map_err(desk.failed("list-deliveries"))?;
+    let page = desk.admin.list_deliveries(filter, after, limit).await;
+    let page = page.map_err(|failure| CommandError::not_listed(after, failure, desk.failed("list-deliveries")))?;
     let document = json!({ "deliveries": page.deliveries, "next": page.next });
     let mut text = match page.deliveries.is_empty() {
         true => format!("no such deliveries {}", whose(&filter.tenant)),

@@ -5,6 +5,7 @@ use crate::cli::error::CommandError;
 use crate::config::Config;
 use crate::config::model::{Adapter, FanOut, Relay};
 use crate::domain::Failure;
+use crate::fan_out::given::{NAME_BYTES, check_name};
 use crate::plugin::StoragePlugin;
 use crate::ports::fan_out::FanOutAdmin;
 use anyhow::anyhow;
@@ -71,7 +72,11 @@ pub(super) fn tenant(asked: Option<&str>, only: Option<&str>) -> Result<String, 
         (Some(asked), Some(only)) if asked != only => {
             Err(usage(format!("--tenant {asked:?}: the relay works for the tenant {only:?} only (its fan_out.tenant)")))
         }
-        (asked, only) => Ok(asked.or(only).unwrap_or_default().to_owned()),
+        (asked, only) => {
+            let tenant = asked.or(only).unwrap_or_default();
+            check_name(tenant, NAME_BYTES).map_err(|fault| usage(format!("--tenant: {fault}")))?;
+            Ok(tenant.to_owned())
+        }
     }
 }
 

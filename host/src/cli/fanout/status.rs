@@ -6,6 +6,7 @@ use crate::app::App;
 use crate::cli::error::CommandError;
 use crate::cli::output::cell;
 use crate::cli::{CommandResult, output};
+use crate::fan_out::given::{READER_BYTES, check_name};
 use crate::ports::fan_out::{Change, Subject};
 use anyhow::anyhow;
 use serde_json::json;
@@ -36,8 +37,8 @@ pub(in crate::cli) struct Args {
     /// At most so many.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
-    /// Changes behind the checkpoint of this reader; a name that is new begins at 0.
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    /// Changes behind the checkpoint of this reader; a name that is new begins at 0. At most 512 bytes.
+    #[arg(long, value_name = "NAME", value_parser = reader_name)]
     reader: Option<String>,
     /// Move the checkpoint over the changes that were printed.
     #[arg(long, requires = "reader", conflicts_with_all = ["expected", "through"])]
@@ -51,6 +52,13 @@ pub(in crate::cli) struct Args {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+fn reader_name(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("is empty: a reader has a name".to_owned());
+    }
+    check_name(text, READER_BYTES).map(|()| text.to_owned())
 }
 
 pub(super) async fn run(args: Args, app: &App) -> CommandResult {

@@ -2,7 +2,7 @@
 
 use super::deliveries::{one, page};
 use super::open::{Desk, tenant};
-use super::purge::purge;
+use super::purge::{check_tenants, purge};
 use super::reemit::reemit;
 use super::rekey::rekey;
 use super::report::Report;
@@ -114,6 +114,9 @@ async fn a_list_is_of_one_tenant_and_has_pages() {
     let row = last.text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(row, "dl_6 17 1 orders.paid busy leased 2 in 1s 1m -");
     assert_eq!((&last.document["next"], &last.document["deliveries"][0]["id"]), (&Value::Null, &json!("dl_6")));
+    let (code, text) = ended(page(desk(&memory), &acme, Some("garbage"), 4, now()).await.unwrap_err());
+    let expected = "--after \"garbage\" is not where an earlier list ended: pass what that printed as the next page";
+    assert_eq!((code, text.as_str()), (2, expected));
     let none = DeliveryFilter { tenant: "nobody".into(), ..DeliveryFilter::default() };
     assert_eq!(page(desk(&memory), &none, None, 4, now()).await.unwrap().text, "no such deliveries of the tenant \"nobody\"");
     let narrow = DeliveryFilter { state: Some(DeliveryState::Pending), subscriber: Some("shop".into()), event: Some("17".into()), ..acme };
@@ -153,6 +156,8 @@ fn a_relay_that_works_for_one_tenant_shows_no_other() {
     assert_eq!(told(Some("acme"), None), Ok("acme".to_owned()));
     assert_eq!(told(None, Some("acme")), Ok("acme".to_owned()));
     assert_eq!(told(Some("acme"), Some("acme")), Ok("acme".to_owned()));
+    let long = "t".repeat(1989);
+    assert_eq!(told(Some(&long), None), Err((2, "--tenant: has 1989 bytes, and may have 1988".to_owned())));
     let (code, text) = told(Some(""), Some("acme")).unwrap_err();
     assert!(code == 2 && text.contains("the relay works for the tenant \"acme\" only"), "{text}");
 }
@@ -234,6 +239,13 @@ async fn a_checkpoint_moves_only_from_where_it_is_expected() {
     *memory.other_reader.lock().unwrap() = Some(3);
     let lost = fault(reader.set(2, 3).await.unwrap());
     assert!(lost.1.ends_with("it is at 3, not at 2"), "{}", lost.1);
+}
+
+#[test]
+fn a_relay_of_one_tenant_deletes_no_others_deliveries_unasked() {
+    let (code, text) = ended(check_tenants(Some("acme"), false).unwrap_err());
+    assert!(code == 2 && text.contains("the tenant \"acme\" only") && text.contains("--all-tenants"), "{text}");
+    assert!(check_tenants(Some("acme"), true).is_ok() && check_tenants(None, false).is_ok());
 }
 
 #[tokio::test]

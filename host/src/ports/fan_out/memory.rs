@@ -47,7 +47,8 @@ impl FanOutAdmin for Memory {
         })
     }
     async fn list_deliveries(&self, filter: &DeliveryFilter, after: Option<&str>, limit: u32) -> Result<DeliveryPage, Failure> {
-        let from: usize = after.map_or(0, |after| after.parse().unwrap());
+        let wrong = |_| Failure::new(FailureCode::InvalidMessage, "that is not where a page ended");
+        let from: usize = after.map_or(Ok(0), str::parse).map_err(wrong)?;
         let found: Vec<Delivery> = self.wanted(filter).cloned().collect();
         let until = from + usize::try_from(limit).unwrap();
         let next = (until < found.len()).then(|| until.to_string());
