@@ -189,6 +189,38 @@ keys = [{ version = "2", secret = "new" }, { version = "1", secret = "old" }]
     }
 
     #[test]
+    fn two_relays_of_one_table_have_a_tenant_and_a_storage_each() {
+        let two = |tenants: [&str; 2], storage: &str| {
+            let relay = |name: &str, storage: &str, tenant: &str| {
+                format!(
+                    "[[relays]]\nname = \"{name}\"\nstorage = \"{storage}\"\nfan_out = {{ router = \"list\", publisher = \"webhooks\", \
+                     keys = [{{ version = \"1\", secret = \"old\" }}]{tenant} }}\n"
+                )
+            };
+            let [one, other] = tenants;
+            let before = FILE.split("[[relays]]").next().unwrap_or_default();
+            let second = "[storages.second]\nplugin = \"sqlite-storage\"\ndatabase = \"main\"\n";
+            read(&format!("{before}{second}{}{}", relay("orders", "outbox", one), relay("others", storage, other)))
+        };
+        let [acme, zeta] = [", tenant = \"acme\"", ", tenant = \"zeta\""];
+        let config = two([acme, zeta], "second").unwrap();
+        let tenants = config.relays.iter().map(|relay| relay.fan_out.as_ref().and_then(|fan_out| fan_out.tenant.as_deref()));
+        assert_eq!(tenants.collect::<Vec<_>>(), [Some("acme"), Some("zeta")]);
+        for (tenants, text) in [
+            ([acme, zeta], "a storage serves one relay"),
+            ([acme, acme], "each would take events that are the other's to expand"),
+            (["", zeta], "each would take events that are the other's to expand"),
+            (["", ""], "each would take events that are the other's to expand"),
+        ] {
+            let problems = two(tenants, "outbox").unwrap_err();
+            let told: Vec<_> = problems.list.iter().map(|problem| (problem.key.as_str(), problem.text.as_str())).collect();
+            let [("relays[1].storage", found)] = told[..] else { panic!("{told:?}") };
+            assert!(found.contains(text) && found.contains("give this one a [storages.NAME] of its own"), "{found}");
+            assert!(!found.contains("routes"), "{found}");
+        }
+    }
+
+    #[test]
     fn no_relay_is_called_as_the_deliveries_of_another() {
         let other =
             "[[relays]]\nname = \"orders.deliveries\"\nstorage = \"outbox\"\nroutes = [{ topic = \"*\", publisher = \"webhooks\" }]\n";

@@ -36,7 +36,7 @@ pub(super) struct Adapters<'a> {
 /// Reads all relays.
 pub(super) fn relays(sections: Vec<Section<'_>>, adapters: &Adapters<'_>) -> Vec<Relay> {
     let mut names = HashMap::new();
-    let mut storages: HashMap<String, String> = HashMap::new();
+    let mut storages: HashMap<String, Claims> = HashMap::new();
     let mut relays = Vec::new();
     for section in sections {
         let name = section.required("name", "\"orders\"").filter(|name| {
@@ -59,19 +59,48 @@ pub(super) fn relays(sections: Vec<Section<'_>>, adapters: &Adapters<'_>) -> Vec
         let storage = section
             .required("storage", "\"outbox\" (a [storages.NAME] of this file)")
             .filter(|storage| refers(&section, storage, "storage", "storage", &adapters.storage_names));
-        if let (Some(name), Some(storage)) = (name, storage)
-            && let Some(other) = storages.insert(storage.value.to_owned(), name.value.to_owned())
-        {
-            let text = format!(
-                "the relay {other:?} claims from {:?} already, and each would take rows that only the other has routes for: \
-                 put the routes of both into one relay, or give each a table of its own",
-                storage.value
-            );
-            section.problem(storage.at, "storage", text);
+        if let (Some(name), Some(storage)) = (name, storage) {
+            let claims = Claims {
+                relay: name.value.to_owned(),
+                fans_out: section.has("fan_out"),
+                tenant: section.glance("fan_out", "tenant").map(str::to_owned),
+            };
+            if let Some(other) = storages.insert(storage.value.to_owned(), claims.clone()) {
+                section.problem(storage.at, "storage", contradiction(storage.value, &other, &claims));
+            }
         }
         relays.extend(relay(section, name, storage, adapters));
     }
     relays
+}
+
+/// What a relay claims from its storage.
+#[derive(Clone)]
+struct Claims {
+    relay: String,
+    fans_out: bool,
+    /// Of this one only.
+    tenant: Option<String>,
+}
+
+/// Why two relays of a file cannot have one storage, and what can be had instead.
+fn contradiction(storage: &str, other: &Claims, own: &Claims) -> String {
+    let already = format!("the relay {:?} claims from {storage:?} already", other.relay);
+    let own_storage = "a [storages.NAME] of its own with the same plugin, database and config";
+    match (other.fans_out && own.fans_out, &other.tenant, &own.tenant) {
+        (true, Some(others), Some(own)) if others != own => format!(
+            "{already}, and a storage serves one relay: its instances are as many as one needs, and are swapped when that one is at rest; \
+             give this one {own_storage}"
+        ),
+        (true, ..) => format!(
+            "{already}, and each would take events that are the other's to expand: make one relay of both; or set another fan_out.tenant for \
+             each, and give this one {own_storage}"
+        ),
+        (false, ..) => format!(
+            "{already}, and each would take rows that only the other has routes for: \
+             put the routes of both into one relay, or give each a table of its own"
+        ),
+    }
 }
 
 fn relay(section: Section<'_>, name: Option<Located<&str>>, storage: Option<Located<&str>>, adapters: &Adapters<'_>) -> Option<Relay> {

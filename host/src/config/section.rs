@@ -94,6 +94,14 @@ impl<'a> Section<'a> {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
+    /// A text in a table of this section, if both are what they should be. Nothing is said of them, and they are not known by this alone.
+    pub(super) fn glance(&self, table: &str, key: &str) -> Option<&'a str> {
+        match self.table?.get(table)?.get_ref() {
+            DeValue::Table(table) => table.get(key)?.get_ref().as_str(),
+            _ => None,
+        }
+    }
+
     /// The path of a key in this section.
     pub(super) fn key(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
