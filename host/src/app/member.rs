@@ -100,6 +100,8 @@ impl Member {
     /// of it: later other relays are at work, and who changes files under a running process is told why they are refused.
     async fn open(&self, mut first: bool) -> Result<Opened, AppError> {
         let mut wait = REOPEN.0;
+        // One that begins anew has ended what it did before.
+        self.set(&Phase::Opening);
         loop {
             let error = match self.try_open().await {
                 Ok(opened) => return Ok(opened),

@@ -93,8 +93,8 @@ fn given(sql: Sql<'_>, emission: &Emission) -> String {
     format!("{} {EQ} ANY (CAST($1 AS {}[])) AND {} {EQ} {}", sql.id(), sql.0.id_type, emission.tenant, text("$2"))
 }
 
-/// Inserts, completes, and returns the ids of the events that were held. If a delivery is there with another body, the column that may not be
-/// NULL ends the transaction. Parameters: worker; ids, places, generations, numbers of deliveries
+/// Inserts, completes, and returns the ids of the events that were held. If a delivery is there with another body, or of an event that is gone
+/// (its emission is gone with it), the column that may not be NULL ends the transaction. Parameters: worker; ids, places, generations, numbers of deliveries
 /// and tenants of events; the place of the event of each delivery; and the columns of the deliveries.
 fn expand_text(events: &Ready, deliveries: &TableName) -> String {
     let (layout, sql) = (&events.layout, Sql(&events.layout));
@@ -114,7 +114,8 @@ fn expand_text(events: &Ready, deliveries: &TableName) -> String {
          d AS (INSERT INTO {deliveries} AS v ({}) SELECT {} FROM ROWS FROM ({}, {}) WITH ORDINALITY AS y(place, {}, n) \
          WHERE y.place {EQ} ANY (ARRAY(SELECT h.place FROM h)) ORDER BY y.n \
          ON CONFLICT (account_id, notification_id, emission_generation, subscriber_id) DO UPDATE SET body_sha256 = NULL \
-         WHERE v.body_sha256 {NE} excluded.body_sha256), \
+         WHERE v.body_sha256 {NE} excluded.body_sha256 OR NOT EXISTS (SELECT 1 FROM {emissions} AS m WHERE m.account_id {EQ} v.account_id \
+         AND m.notification_id {EQ} v.notification_id AND m.generation {EQ} v.emission_generation)), \
          e AS (INSERT INTO {emissions} (account_id, notification_id, generation, state, deliveries) \
          SELECT h.account_id, h.notification_id, h.generation, 'expanded', h.deliveries FROM h ORDER BY h.place \
          ON CONFLICT (account_id, notification_id, generation) DO UPDATE SET state = excluded.state, deliveries = excluded.deliveries, \

@@ -54,16 +54,19 @@ impl<D: Database> Outbox<D> {
         let tables = &self.fan_out()?.tables;
         let (Some(from), Some(to)) = (position(expected), position(through)) else { return Ok(false) };
         let (tenant_given, reader_given) = (text("$1"), text("$2"));
+        // The head of a tenant may have been deleted by hand; the next change makes it anew of the log.
         // Whoever comes second waits for the first one, and then finds the checkpoint elsewhere.
         let sql = format!(
             "INSERT INTO {readers} AS r (account_id, reader, position) SELECT {tenant_given}, {reader_given}, CAST($4 AS bigint) \
              WHERE CAST($4 AS bigint) {GE} CAST($3 AS bigint) AND CAST($4 AS bigint) {LE} \
-             coalesce((SELECT h.position FROM {heads} AS h WHERE h.account_id {EQ} {tenant_given}), 0) AND (CAST($3 AS bigint) {EQ} 0 OR \
+             coalesce(greatest((SELECT h.position FROM {heads} AS h WHERE h.account_id {EQ} {tenant_given}), (SELECT s.position FROM {status} AS s \
+             WHERE s.account_id {EQ} {tenant_given} ORDER BY s.position DESC LIMIT 1)), 0) AND (CAST($3 AS bigint) {EQ} 0 OR \
              EXISTS (SELECT 1 FROM {readers} AS k WHERE k.account_id {EQ} {tenant_given} AND k.reader {EQ} {reader_given})) \
              ON CONFLICT (account_id, reader) DO UPDATE SET position = excluded.position WHERE r.position {EQ} CAST($3 AS bigint) \
              RETURNING r.position",
             readers = tables.readers,
             heads = tables.heads,
+            status = tables.status,
         );
         let parameters = vec![Value::Text(tenant.to_owned()), Value::Text(reader.to_owned()), from, to];
         let statement = statement(sql, parameters, vec![ColumnType::Integer]);

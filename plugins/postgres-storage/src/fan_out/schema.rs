@@ -266,15 +266,18 @@ fn lock(tables: &Tables) -> String {
     format!("PERFORM pg_advisory_xact_lock({LOCK}, CAST(CAST(CAST({log} AS regclass) AS oid) AS integer));")
 }
 
-/// Appends changes, in the order of their places.
+/// Appends changes, in the order of their places. A head that somebody has deleted or put back is made anew of the log.
 fn append(tables: &Tables, changes: &str) -> String {
     let Tables { status, heads, .. } = tables;
     format!(
         "WITH p AS MATERIALIZED ({changes}), \
          c AS MATERIALIZED (SELECT p.*, row_number() OVER (PARTITION BY p.account_id ORDER BY p.place, p.place_too) AS n, \
          count(*) OVER (PARTITION BY p.account_id) AS changes FROM p), \
-         h AS (INSERT INTO {heads} AS h (account_id, position) SELECT c.account_id, count(*) FROM c GROUP BY c.account_id \
-         ON CONFLICT (account_id) DO UPDATE SET position = h.position + excluded.position RETURNING h.account_id, h.position) \
+         h AS (INSERT INTO {heads} AS h (account_id, position) SELECT c.account_id, count(*) + coalesce(greatest( \
+         (SELECT g.position FROM {heads} AS g WHERE g.account_id = c.account_id), \
+         (SELECT s.position FROM {status} AS s WHERE s.account_id = c.account_id ORDER BY s.position DESC LIMIT 1)), 0) \
+         FROM c GROUP BY c.account_id \
+         ON CONFLICT (account_id) DO UPDATE SET position = excluded.position RETURNING h.account_id, h.position) \
          INSERT INTO {status} (account_id, position, at, subject, notification_id, generation, delivery_id, subscriber_id, state, code) \
          SELECT c.account_id, h.position - c.changes + c.n, clock_timestamp(), c.subject, c.notification_id, c.generation, c.delivery_id, \
          c.subscriber_id, c.state, c.code FROM c JOIN h ON h.account_id = c.account_id;"
@@ -287,5 +290,9 @@ fn function(name: &TableName, body: &str) -> String {
     while body.contains(&tag) {
         tag.insert(1, '_');
     }
-    format!("CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS {tag}{body}{tag}")
+    // A plan is made when the log may be empty, and kept: it is to go by the index, as is right once the log is long.
+    format!(
+        "CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog SET enable_seqscan = off \
+         AS {tag}{body}{tag}"
+    )
 }

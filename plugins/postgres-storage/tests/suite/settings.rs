@@ -57,7 +57,7 @@ fn the_rights_that_are_documented_are_enough() {
     let readme = include_str!("../../README.md");
     let grants: Vec<String> =
         readme.lines().filter(|line| line.starts_with("GRANT ")).map(|line| line.replace(" TO relay;", &format!(" TO {role};"))).collect();
-    assert_eq!(grants.len(), 3, "{grants:?}");
+    assert_eq!(grants.len(), 5, "{grants:?}");
     bench.run(&format!("CREATE ROLE {role} LOGIN PASSWORD 'relay'; REVOKE ALL ON SCHEMA public FROM PUBLIC"));
     let url = bench.url().replace(bench.url().split(['/', '@']).nth(2).unwrap(), &format!("{role}:relay"));
     let as_role = || open(&config(&url, ""));

@@ -69,8 +69,9 @@ impl<D: Database> Outbox<D> {
         let insertion = insertion(tables);
         for planned in &held {
             let tenant = known.get(&planned.expansion.event).map(|(tenant, _)| tenant.as_str()).unwrap_or_default();
-            statements.push(expanded(tables, planned, tenant));
+            // Before its emission: a delivery that is there without one is another event's.
             statements.extend(planned.deliveries.iter().map(|values| statement(insertion.clone(), values.clone(), Vec::new())));
+            statements.push(expanded(tables, planned, tenant));
         }
         transaction.commit(statements)?;
         let held: HashSet<&str> = held.iter().map(|planned| planned.expansion.event.as_str()).collect();
@@ -191,16 +192,19 @@ fn expanded(tables: &Tables, planned: &Planned<'_>, tenant: &str) -> Statement {
     statement(sql, parameters, Vec::new())
 }
 
-/// Inserts a delivery that is not there yet. If there is one of another body, the column that may not be NULL ends the transaction.
+/// Inserts a delivery that is not there yet. If there is one of another body, or of an event that is gone (its emission is gone with it), the
+/// column that may not be NULL ends the transaction.
 fn insertion(tables: &Tables) -> String {
     let names: Vec<&str> = ROUTING.iter().map(|column| column.name).chain(["envelope"]).collect();
     let values: Vec<String> = (1..=names.len()).map(|number| format!("?{number}")).collect();
     format!(
         "INSERT INTO {} ({}, created_at) VALUES ({}, {NOW_MS}) \
          ON CONFLICT (account_id, notification_id, emission_generation, subscriber_id) DO UPDATE SET body_sha256 = NULL \
-         WHERE body_sha256 <> excluded.body_sha256",
+         WHERE body_sha256 <> excluded.body_sha256 OR NOT EXISTS (SELECT 1 FROM {} AS e \
+         WHERE e.notification_id = excluded.notification_id AND e.generation = excluded.emission_generation)",
         tables.deliveries,
         names.join(", "),
-        values.join(", ")
+        values.join(", "),
+        tables.emissions
     )
 }

@@ -177,12 +177,14 @@ fn log(tables: &Tables, ddl: &mut Ddl) {
 }
 
 fn log_triggers(tables: &Tables, ddl: &mut Ddl) -> Result<(), Failure> {
-    // In the body of a trigger, tables are those of its own schema.
+    // In the body of a trigger, tables are those of its own schema. A head that somebody has deleted is made anew of the log.
     let (status, heads) = (&tables.status.table, &tables.heads.table);
     let body = |of: &str| {
         format!(
             "BEGIN
-    INSERT INTO {heads} (account_id, position) VALUES (NEW.account_id, 1) ON CONFLICT (account_id) DO UPDATE SET position = position + 1;
+    INSERT INTO {heads} (account_id, position)
+        VALUES (NEW.account_id, 1 + ifnull((SELECT max(s.position) FROM {status} AS s WHERE s.account_id = NEW.account_id), 0))
+        ON CONFLICT (account_id) DO UPDATE SET position = max(position + 1, excluded.position);
     INSERT INTO {status} (account_id, position, at, subject, notification_id, generation, delivery_id, subscriber_id, state, code)
         SELECT NEW.account_id, h.position, {NOW}, {of}
         FROM {heads} AS h WHERE h.account_id = NEW.account_id;

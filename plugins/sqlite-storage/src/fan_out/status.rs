@@ -47,11 +47,12 @@ impl<D: Database> Outbox<D> {
     /// Those of the database; nothing is changed then.
     pub fn advance(&mut self, tenant: &str, reader: &str, expected: u64, through: u64) -> Result<bool, Failure> {
         let tables = &self.beside()?.tables;
-        let (readers, heads) = (&tables.readers, &tables.heads);
+        let (readers, heads, status) = (&tables.readers, &tables.heads, &tables.status);
         let (Ok(from), Ok(to)) = (i64::try_from(expected), i64::try_from(through)) else { return Ok(false) };
         let sql = format!(
             "INSERT INTO {readers} (account_id, reader, position) SELECT ?1, ?2, ?4 \
-             WHERE ?3 <= ?4 AND ?4 <= ifnull((SELECT h.position FROM {heads} AS h WHERE h.account_id = ?1), 0) \
+             WHERE ?3 <= ?4 AND ?4 <= max(ifnull((SELECT h.position FROM {heads} AS h WHERE h.account_id = ?1), 0), \
+             ifnull((SELECT max(s.position) FROM {status} AS s WHERE s.account_id = ?1), 0)) \
              AND ?3 = ifnull((SELECT r.position FROM {readers} AS r WHERE r.account_id = ?1 AND r.reader = ?2), 0) \
              ON CONFLICT (account_id, reader) DO UPDATE SET position = excluded.position"
         );

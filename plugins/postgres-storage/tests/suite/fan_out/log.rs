@@ -84,6 +84,49 @@ fn a_claim_that_ends_deliveries_shows_in_the_log() {
 }
 
 #[test]
+fn a_head_that_somebody_has_deleted_or_put_back_is_made_anew_of_the_log() {
+    let Some((bench, mut outbox)) = own() else { return };
+    expanded(&bench, &mut outbox, "acme", None, &["a", "b"]);
+    expanded(&bench, &mut outbox, "other", None, &[]);
+    let claimed = deliveries(&mut outbox, "w", 10);
+    bench.run("DELETE FROM outbox_status_heads");
+    assert!(outbox.advance("acme", "r", 0, 1).unwrap() && !outbox.advance("acme", "r", 1, 2).unwrap(), "the end is where it was");
+    expanded(&bench, &mut outbox, "acme", None, &[]);
+    bench.run("UPDATE outbox_status_heads SET position = 1");
+    settle(&mut outbox, "w", DeliveryVerdict::Complete, &claimed);
+    assert_eq!(log(&mut outbox, "acme"), ["1 1/1 expanded -", "2 3/1 expanded -", "3 dl_1_1_a complete -", "4 dl_1_1_b complete -"]);
+    assert!(outbox.advance("acme", "r", 1, 4).unwrap());
+    expanded(&bench, &mut outbox, "other", None, &[]);
+    assert_eq!(log(&mut outbox, "other"), ["1 2/1 expanded -", "2 4/1 expanded -"]);
+    // Who deletes the log does not have its positions given out again.
+    bench.run("DELETE FROM outbox_status");
+    expanded(&bench, &mut outbox, "acme", None, &[]);
+    assert_eq!(log(&mut outbox, "acme"), ["5 5/1 expanded -"]);
+}
+
+/// The last position is looked for at each change, by a plan that a session may have kept since the log was empty.
+#[test]
+fn a_change_does_not_read_the_whole_log() {
+    let Some((bench, _)) = own() else { return };
+    let emit = |n: &str| {
+        format!("INSERT INTO outbox_emissions (notification_id, account_id, generation, state) VALUES ({n}, 'acme', 1, 'expanded')")
+    };
+    for n in 1..9 {
+        bench.run(&emit(&format!("'{n}'")));
+    }
+    bench.run(
+        "INSERT INTO outbox_status (account_id, position, at, subject, notification_id, generation, state) \
+         SELECT 'acme', n, now(), 'event', 'x', 1, 'expanded' FROM generate_series(9, 50000) AS n",
+    );
+    let read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'outbox_status'";
+    bench.run(&format!(
+        "DO $$ BEGIN {}; IF ({read}) > 0 THEN RAISE EXCEPTION '% rows were read one after the other', ({read}); END IF; END $$",
+        emit("'9'")
+    ));
+    assert_eq!(bench.value("SELECT max(position) FROM outbox_status"), "50001");
+}
+
+#[test]
 fn a_checkpoint_moves_only_from_where_it_is_and_never_back_or_past_the_end() {
     let Some((bench, mut outbox)) = own() else { return };
     for _ in 0..3 {

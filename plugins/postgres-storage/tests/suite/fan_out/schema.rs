@@ -154,11 +154,15 @@ fn the_rights_that_are_documented_are_enough() {
     let readme = include_str!("../../../README.md");
     let grants: Vec<String> =
         readme.lines().filter(|line| line.starts_with("GRANT ")).map(|line| line.replace(" TO relay;", &format!(" TO {role};"))).collect();
-    assert_eq!(grants.len(), 3, "{grants:?}");
+    assert_eq!(grants.len(), 5, "{grants:?}");
     bench.run(&format!("CREATE ROLE {role} LOGIN PASSWORD 'relay'; REVOKE ALL ON SCHEMA public FROM PUBLIC; {}", grants.concat()));
     let url = bench.url().replace(bench.url().split(['/', '@']).nth(2).unwrap(), &format!("{role}:relay"));
     let mut outbox = open(&config(&url, FAN_OUT)).unwrap();
     all_calls(&bench, &mut outbox, OWN, "7");
+    // The log is only added to, by whoever has no more than these.
+    for (table, right) in [("outbox_status", "UPDATE"), ("outbox_status", "DELETE"), ("outbox_status_heads", "DELETE")] {
+        assert_eq!(bench.value(&format!("SELECT has_table_privilege('{role}', '{table}', '{right}')")), "false", "{right} on {table}");
+    }
     bench.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
 }
 

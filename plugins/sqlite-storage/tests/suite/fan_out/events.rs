@@ -1,8 +1,8 @@
 //! Events: claimed, expanded, quarantined, emitted again.
 
-use super::support::{FAN_OUT, Sealed, claim_events, coded, delivery_id, event, expand, expanded, log, of, own, planned, push};
+use super::support::{FAN_OUT, Sealed, claim_events, coded, deliveries, delivery_id, event, expand, expanded, log, of, own, planned, push};
 use crate::support::{Bench, dead, ids, request, retry, settle};
-use outhaul_sdk::{Batch, ClaimRequest, Expansion, FailureCode, Filter, Reemitted, Verdict};
+use outhaul_sdk::{Batch, ClaimRequest, DeliveryVerdict, Expansion, FailureCode, Filter, Reemitted, Verdict};
 
 fn count(bench: &Bench, what: &str) -> String {
     bench.value(&format!("SELECT count(*) FROM {what}"))
@@ -159,6 +159,28 @@ fn a_delivery_that_is_there_with_another_body_fails_the_expansion() {
     let other = Expansion { event: "2".into(), generation: 1, deliveries: 0 };
     assert!(outbox.expand("w", &[other], &Batch::new()).unwrap().is_empty());
     assert!(settle(&mut outbox, "w", dead("no"), &["1".into()]).is_empty());
+}
+
+/// Even if it has the same body: else it would end as delivered, and nobody would get it.
+#[test]
+fn an_event_with_the_id_of_one_that_was_purged_is_not_taken_for_it() {
+    let (bench, mut outbox) = own();
+    expanded(&bench, &mut outbox, "acme", None, &["a"]);
+    let claimed = ids(&deliveries(&mut outbox, "w", 10).batch);
+    super::support::settle(&mut outbox, "w", DeliveryVerdict::Complete, &claimed);
+    bench.run("UPDATE outbox SET done_at = 0");
+    assert_eq!(outbox.purge(1000, 10).unwrap(), 1);
+    bench.run("INSERT INTO outbox (id, tenant, topic, payload) VALUES (1, 'acme', 't', 'x')");
+    let events = claim_events(&mut outbox, "w");
+    let (expansions, batch) = planned(&events, &["a"]);
+    let failure = outbox.expand("w", &expansions, &batch).unwrap_err();
+    assert_eq!(failure.code, FailureCode::Other("invalid_payload".into()), "{}", failure.detail);
+    assert!(failure.detail.contains("its id was given out a second time"), "{}", failure.detail);
+    assert_eq!(bench.value("SELECT status FROM outbox"), "pending");
+    // Once the deliveries of the first one are gone too, nothing is in the way.
+    bench.run("DELETE FROM outbox_deliveries");
+    assert!(outbox.expand("w", &expansions, &batch).unwrap().is_empty());
+    assert_eq!(deliveries(&mut outbox, "w", 10).batch.len(), 1);
 }
 
 #[test]

@@ -72,6 +72,27 @@ fn what_was_rolled_back_leaves_no_gap() {
 }
 
 #[test]
+fn a_head_that_somebody_has_deleted_or_put_back_is_made_anew_of_the_log() {
+    let (bench, mut outbox) = own();
+    expanded(&bench, &mut outbox, "acme", None, &["a"]);
+    expanded(&bench, &mut outbox, "other", None, &[]);
+    let claimed = ids(&deliveries(&mut outbox, "w", 10).batch);
+    bench.run("DELETE FROM outbox_status_heads");
+    assert!(outbox.advance("acme", "r", 0, 1).unwrap() && !outbox.advance("acme", "r", 1, 2).unwrap(), "the end is where it was");
+    expanded(&bench, &mut outbox, "acme", None, &[]);
+    bench.run("UPDATE outbox_status_heads SET position = 1");
+    settle(&mut outbox, "w", DeliveryVerdict::Complete, &claimed);
+    assert_eq!(log(&mut outbox, "acme"), ["1 1/1 expanded -", "2 3/1 expanded -", "3 dl_1_1_a complete -"]);
+    assert!(outbox.advance("acme", "r", 1, 3).unwrap());
+    expanded(&bench, &mut outbox, "other", None, &[]);
+    assert_eq!(log(&mut outbox, "other"), ["1 2/1 expanded -", "2 4/1 expanded -"]);
+    // Who deletes the log does not have its positions given out again.
+    bench.run("DELETE FROM outbox_status");
+    expanded(&bench, &mut outbox, "acme", None, &[]);
+    assert_eq!(log(&mut outbox, "acme"), ["4 5/1 expanded -"]);
+}
+
+#[test]
 fn a_checkpoint_moves_only_from_where_it_is_expected_and_never_back_or_past_the_end() {
     let (bench, mut outbox) = own();
     for _ in 0..3 {
