@@ -83,7 +83,7 @@ fn postgres_storage_keeps_the_contract() -> Result<()> {
 
 #[test]
 fn the_storages_of_the_examples_keep_the_contract() -> Result<()> {
-    for name in ["rows-rust", "kv-python"] {
+    for name in ["rows-rust", "kv-js", "kv-python", "rows-c", "kv-go"] {
         // Twenty megabytes of Python are compiled first, on a machine that is busy with other tests.
         let Some(component) = examples::component(name)? else { continue };
         Tested::of(&component, &["--call-timeout", "20s"])?.assert_green(&[]);

@@ -210,19 +210,31 @@ mod storages {
         delivered: &'static str,
     }
 
-    const PYTHON: Storage = Storage {
-        name: "kv-python",
-        end_leases: "UPDATE messages SET value = json_set(value, '$.lease_end', 1) WHERE name LIKE 'live/%'",
-        count: "SELECT count(*) FROM messages WHERE name != 'next'",
-        delivered: "SELECT value ->> 'id', value ->> 'attempts' FROM messages WHERE name LIKE 'done/%'",
-    };
+    /// A table of names and values.
+    const fn of_names_and_values(name: &'static str) -> Storage {
+        Storage {
+            name,
+            end_leases: "UPDATE messages SET value = json_set(value, '$.lease_end', 1) WHERE name LIKE 'live/%'",
+            count: "SELECT count(*) FROM messages WHERE name != 'next'",
+            delivered: "SELECT value ->> 'id', value ->> 'attempts' FROM messages WHERE name LIKE 'done/%'",
+        }
+    }
 
-    const RUST: Storage = Storage {
-        name: "rows-rust",
-        end_leases: "UPDATE messages SET lease_end = 1 WHERE lease_end > 0",
-        count: "SELECT count(*) FROM messages",
-        delivered: "SELECT id, attempts FROM messages WHERE state = 'delivered'",
-    };
+    /// A table with a row for each message.
+    const fn of_rows(name: &'static str) -> Storage {
+        Storage {
+            name,
+            end_leases: "UPDATE messages SET lease_end = 1 WHERE lease_end > 0",
+            count: "SELECT count(*) FROM messages",
+            delivered: "SELECT id, attempts FROM messages WHERE state = 'delivered'",
+        }
+    }
+
+    const RUST: Storage = of_rows("rows-rust");
+    const JS: Storage = of_names_and_values("kv-js");
+    const PYTHON: Storage = of_names_and_values("kv-python");
+    const C: Storage = of_rows("rows-c");
+    const GO: Storage = of_names_and_values("kv-go");
 
     fn rig(storage: &Storage, receiver: &Receiver) -> Result<Option<Rig>> {
         let Some(component) = examples::component(storage.name)? else { return Ok(None) };
@@ -320,7 +332,7 @@ mod storages {
         };
     }
 
-    storages! { python PYTHON rust RUST }
+    storages! { rust RUST js JS python PYTHON c C go GO }
 }
 
 macro_rules! languages {

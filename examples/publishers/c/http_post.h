@@ -56,11 +56,9 @@ static inline outcome_t no_answer(const wasi_http_types_error_code_t *error, con
   return retry(code, join(detail, sizeof detail, where, ": ", what, NULL));
 }
 
-static inline publisher_string_t borrowed(const char *text) { return (publisher_string_t){(uint8_t *)text, strlen(text)}; }
-
 static inline int64_t retry_after_of(wasi_http_types_own_incoming_response_t response) {
   const wasi_http_types_own_fields_t headers = wasi_http_types_method_incoming_response_headers(wasi_http_types_borrow_incoming_response(response));
-  publisher_string_t name = borrowed("retry-after");
+  string_t name = borrowed("retry-after");
   wasi_http_types_list_field_value_t values;
   wasi_http_types_method_fields_get(wasi_http_types_borrow_fields(headers), &name, &values);
   int64_t seconds = -1;
@@ -111,7 +109,7 @@ static inline answer_t http_post(const url_t *url, wasi_http_types_list_tuple2_f
   const wasi_http_types_borrow_outgoing_request_t borrow = wasi_http_types_borrow_outgoing_request(request);
   wasi_http_types_method_t method = {.tag = WASI_HTTP_TYPES_METHOD_POST};
   wasi_http_types_scheme_t scheme = {.tag = url->secure ? WASI_HTTP_TYPES_SCHEME_HTTPS : WASI_HTTP_TYPES_SCHEME_HTTP};
-  publisher_string_t where = borrowed(url->where), path = borrowed(url->path);
+  string_t where = borrowed(url->where), path = borrowed(url->path);
   wasi_http_types_own_outgoing_body_t outgoing;
   if (!wasi_http_types_method_outgoing_request_set_method(borrow, &method) ||
       !wasi_http_types_method_outgoing_request_set_scheme(borrow, &scheme) ||

@@ -1,13 +1,22 @@
-// The batch of columns as messages, outcomes, texts, and the loop that keeps the order of each key. Copy this file as it is.
+// The batch of columns as messages, failures, outcomes and texts. Copy this file as it is.
 //
 // Texts in outcomes are given away: the bindings free them. Texts of messages belong to the batch.
 #ifndef OUTHAUL_H
 #define OUTHAUL_H
 
+// Names in the bindings begin with that of the world that they were made for.
+#if __has_include("gen/storage.h")
+#include "gen/storage.h"
+#define WORLD(name) storage_##name
+#else
 #include "gen/publisher.h"
+#define WORLD(name) publisher_##name
+#endif
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+typedef WORLD(string_t) string_t;
 
 // Bytes that belong to somebody else. `ptr` NULL: none.
 typedef struct {
@@ -77,21 +86,24 @@ static inline const char *join(char *into, size_t size, ...) {
 
 // A number in decimal digits.
 typedef struct {
-  char text[11];
+  char text[21];
 } digits_t;
 
-static inline digits_t digits(uint32_t number) {
+static inline digits_t digits(uint64_t number) {
   digits_t made = {{0}};
   int len = 1;
-  for (uint32_t rest = number; rest >= 10; rest /= 10) len++;
+  for (uint64_t rest = number; rest >= 10; rest /= 10) len++;
   for (; len > 0; number /= 10) made.text[--len] = (char)('0' + number % 10);
   return made;
 }
 
+// A text that still belongs to the caller.
+static inline string_t borrowed(const char *text) { return (string_t){(uint8_t *)text, strlen(text)}; }
+
 // A failure, told to a person: no payloads, no secrets. `code` is one of OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_*.
 static inline outhaul_adapter_outbox_failure_t failure(uint8_t code, const char *detail) {
   outhaul_adapter_outbox_failure_t made = {.code = {.tag = code}};
-  publisher_string_dup(&made.detail, detail);
+  WORLD(string_dup)(&made.detail, detail);
   return made;
 }
 
@@ -110,39 +122,10 @@ static inline outcome_t reject(uint8_t code, const char *detail) {
 
 // A line of the host's log.
 static inline void log_line(uint8_t level, const char *line, const char *name, const char *value) {
-  publisher_string_t text = {(uint8_t *)line, strlen(line)};
-  publisher_tuple2_string_string_t field = {{(uint8_t *)name, strlen(name)}, {(uint8_t *)value, strlen(value)}};
-  publisher_list_tuple2_string_string_t fields = {&field, 1};
+  string_t text = borrowed(line);
+  WORLD(tuple2_string_string_t) field = {borrowed(name), borrowed(value)};
+  WORLD(list_tuple2_string_string_t) fields = {&field, 1};
   outhaul_adapter_log_write(level, &text, &fields);
-}
-
-// Sends every message with `send`, one after the other, and none of a key after one that was not delivered. Each outcome is
-// reported as soon as it is known. What cannot be started in time stays untried. The list is given away.
-static inline void in_key_order(const outhaul_adapter_outbox_batch_t *batch, uint64_t deadline_ms,
-                                outcome_t (*send)(message_t, uint64_t left_ms), exports_outhaul_adapter_publisher_list_outcome_t *ret) {
-  const uint64_t began = wasi_clocks_monotonic_clock_now();
-  // A tenth, at most 250 ms, is kept for the way back to the host.
-  const uint64_t margin_ms = deadline_ms / 10 < 250 ? deadline_ms / 10 : 250;
-  const uint64_t end_ms = deadline_ms - margin_ms;
-  ret->len = message_count(batch);
-  ret->ptr = calloc(ret->len + 1, sizeof(outcome_t));
-  uint32_t *stopped = malloc((ret->len + 1) * sizeof(uint32_t));
-  if (ret->ptr == NULL || stopped == NULL) abort();
-  uint32_t stops = 0;
-  for (uint32_t index = 0; index < ret->len; index++) {
-    const message_t message = {batch, index};
-    const bytes_t key = message_key(message);
-    const uint64_t gone_ms = (wasi_clocks_monotonic_clock_now() - began) / 1000000;
-    bool open = gone_ms < end_ms;
-    // Few keys fail in a batch, so looking at each of them is quick enough.
-    for (uint32_t at = 0; open && key.ptr != NULL && at < stops; at++) {
-      open = !bytes_equal(key, message_key((message_t){batch, stopped[at]}));
-    }
-    ret->ptr[index] = open ? send(message, end_ms - gone_ms) : held();
-    if (open && key.ptr != NULL && ret->ptr[index].tag != OUTHAUL_ADAPTER_OUTBOX_OUTCOME_DELIVERED) stopped[stops++] = index;
-    outhaul_adapter_progress_report(index, &ret->ptr[index]);
-  }
-  free(stopped);
 }
 
 // What an HTTP answer means; `where` names the destination without its path, which may hold a token. `retry_after_s`: none is -1.
@@ -156,7 +139,7 @@ static inline outcome_t outcome_of(uint16_t status, int64_t retry_after_s, const
   if (status == 425 || (status >= 500 && status < 600)) code = OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_UNAVAILABLE;
   if (code >= 0) {
     outcome_t outcome = retry((uint8_t)code, detail);
-    outcome.val.retry.retry_after_ms = (publisher_option_u64_t){retry_after_s >= 0, (uint64_t)retry_after_s * 1000};
+    outcome.val.retry.retry_after_ms = (WORLD(option_u64_t)){retry_after_s >= 0, (uint64_t)retry_after_s * 1000};
     return outcome;
   }
   switch (status) {
@@ -167,7 +150,7 @@ static inline outcome_t outcome_of(uint16_t status, int64_t retry_after_s, const
   }
   outcome_t outcome = reject(OUTHAUL_ADAPTER_OUTBOX_FAILURE_CODE_OTHER, detail);
   char word[16];
-  publisher_string_dup(&outcome.val.reject.code.val.other, join(word, sizeof word, "http-", digits(status).text, NULL));
+  WORLD(string_dup)(&outcome.val.reject.code.val.other, join(word, sizeof word, "http-", digits(status).text, NULL));
   return outcome;
 }
 

@@ -2,6 +2,7 @@
 
 #include "config.h"
 #include "http_post.h"
+#include "key_order.h"
 #include "outhaul.h"
 
 static struct {

@@ -1,6 +1,7 @@
 // The parts that need no sandbox, natively; the host is stood in for.
 #undef NDEBUG
 #include "config.h"
+#include "key_order.h"
 #include "outhaul.h"
 #include <assert.h>
 #include <stdio.h>

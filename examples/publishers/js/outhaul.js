@@ -1,10 +1,10 @@
-// The batch of columns as messages, outcomes, and the loop that keeps the order of each key. Copy this file as it is.
+// The batch of columns as messages, columns of values, failures and outcomes. Copy this file as it is.
 
-import { report } from 'outhaul:adapter/progress@0.1.1';
 import { write } from 'outhaul:adapter/log@0.1.1';
 
 // Every character counts, a byte order mark at the start as well.
 const utf8 = new TextDecoder('utf-8', { ignoreBOM: true });
+const encoder = new TextEncoder();
 
 // Value `index` of a column as bytes; null: none.
 function bytes(column, index) {
@@ -12,9 +12,22 @@ function bytes(column, index) {
   return column.data.subarray(index === 0 ? 0 : column.ends[index - 1], column.ends[index]);
 }
 
-function text(column, index) {
+/** Value `index` of a column of text; null: none. */
+export function text(column, index) {
   const value = bytes(column, index);
   return value === null ? null : utf8.decode(value);
+}
+
+/** A column of these values: texts, bytes or null. */
+export function column(values) {
+  const parts = values.map((value) => (typeof value === 'string' ? encoder.encode(value) : value ?? new Uint8Array()));
+  const ends = new Uint32Array(parts.length);
+  let end = 0;
+  parts.forEach((part, index) => (ends[index] = end += part.length));
+  const data = new Uint8Array(end);
+  parts.forEach((part, index) => data.set(part, ends[index] - part.length));
+  const nulls = values.includes(null) ? Uint8Array.from(values, (value) => Number(value === null)) : new Uint8Array();
+  return { data, ends, nulls };
 }
 
 /** One message: a view into a batch, nothing is decoded until asked for. */
@@ -97,51 +110,16 @@ export const retry = (code, detail, retryAfterMs) => ({ tag: 'retry', val: failu
 /** It can never succeed. */
 export const reject = (code, detail) => ({ tag: 'reject', val: failure(code, detail) });
 
+/** Throw it where a call returns a failure; any other exception is a trap. */
+export const failed = (code, detail) => Object.assign(new Error(detail), { payload: failure(code, detail) });
+
 /** Throw it from `open`: the configuration is wrong, and `detail` names the key. */
-export function invalidConfiguration(detail) {
-  return Object.assign(new Error(detail), { payload: failure('invalid-configuration', detail) });
-}
+export const invalidConfiguration = (detail) => failed('invalid-configuration', detail);
 
 export const log = {
   info: (line, fields = {}) => write('info', line, Object.entries(fields).map(([name, value]) => [name, String(value)])),
   warn: (line, fields = {}) => write('warn', line, Object.entries(fields).map(([name, value]) => [name, String(value)])),
 };
-
-/**
- * Sends every message with `send(message, leftMs)`, an async function that returns an outcome: those of one key one after the other,
- * and none after one that was not delivered; at most `concurrency` keys at once. Each outcome is reported as soon as it is known.
- * What cannot be started in time stays untried.
- */
-export async function inKeyOrder(batch, deadlineMs, concurrency, send) {
-  const began = performance.now();
-  // A tenth, at most 250 ms, is kept for the way back to the host.
-  const endMs = Number(deadlineMs) - Math.min(Number(deadlineMs) / 10, 250);
-  const lanes = new Map();
-  for (const message of messages(batch)) {
-    const lane = message.key ?? message.index;
-    if (!lanes.has(lane)) lanes.set(lane, []);
-    lanes.get(lane).push(message);
-  }
-  const outcomes = new Array(batch.ids.ends.length).fill(held);
-  const settle = (message, outcome) => {
-    outcomes[message.index] = outcome;
-    report(message.index, outcome);
-  };
-  const waiting = [...lanes.values()];
-  const work = async () => {
-    for (let lane = waiting.shift(); lane !== undefined; lane = waiting.shift()) {
-      let open = true;
-      for (const message of lane) {
-        const leftMs = endMs - (performance.now() - began);
-        open &&= leftMs > 0;
-        settle(message, open ? await send(message, leftMs) : held);
-        open &&= outcomes[message.index] === delivered;
-      }
-    }
-  };
-  await Promise.all(Array.from({ length: Math.min(concurrency, waiting.length) }, work));
-  return outcomes;
-}
 
 /** What an HTTP answer means; `where` names the destination without its path, which may hold a token. */
 export function outcomeOf(status, retryAfter, where) {

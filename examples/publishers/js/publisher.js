@@ -1,6 +1,7 @@
 // Sends each message as one HTTP POST to the URL of its configuration.
 
-import { delivered, inKeyOrder, invalidConfiguration, log, outcomeOf, reject, retry } from './outhaul.js';
+import { inKeyOrder } from './key-order.js';
+import { delivered, invalidConfiguration, log, outcomeOf, reject, retry } from './outhaul.js';
 
 // What belongs to the connection, or is set here: not the message's to say.
 const OWN = new Set([

@@ -118,9 +118,14 @@ fn files(name: &str, language: Language, kind: Kind) -> Result<Vec<(String, Vec<
             .join(", "),
     })?;
     let underscored = |text: &str| text.replace('-', "_");
-    let renamed = |text: &str| text.replace(template.name, name).replace(&underscored(template.name), &underscored(name)).into_bytes();
-    let mut files: Vec<(String, Vec<u8>)> =
-        template.files.iter().chain(template.shared).map(|(path, text)| ((*path).to_owned(), renamed(text))).collect();
+    let renamed = |old: &'static str, files: &'static [(&'static str, &'static str)]| {
+        let text = move |text: &str| text.replace(old, name).replace(&underscored(old), &underscored(name)).into_bytes();
+        files.iter().map(move |(path, its)| ((*path).to_owned(), text(its)))
+    };
+    let mut files: Vec<(String, Vec<u8>)> = renamed(template.name, template.files).collect();
+    if let Some(shared) = &template.shared {
+        files.extend(renamed(shared.name, shared.files));
+    }
     let more = if language == Language::Rust { rust::more(&mut files) } else { templates::wit() };
     files.extend(more);
     if language == Language::Go {
@@ -168,16 +173,28 @@ mod tests {
         for template in templates::ALL {
             let folder = tempfile::tempdir().unwrap();
             let created = create(folder.path(), "to-the-moon", template.language, template.kind).unwrap();
-            for (path, _) in template.files {
-                let text = fs::read_to_string(created.join(path)).unwrap();
-                assert!(!text.contains(template.name), "{path} of {}", template.folder);
-                assert!(!text.contains(&template.name.replace('-', "_")), "{path} of {}", template.folder);
+            let shared = template.shared.as_ref().map_or((template.name, &[][..]), |shared| (shared.name, shared.files));
+            for (old, files) in [(template.name, template.files), shared] {
+                for (path, _) in files {
+                    let text = fs::read_to_string(created.join(path)).unwrap();
+                    assert!(!text.contains(old) && !text.contains(&old.replace('-', "_")), "{path} of {}", template.folder);
+                }
             }
             let readme = fs::read_to_string(created.join("README.md")).unwrap();
             assert!(readme.starts_with("# to-the-moon\n"), "{readme}");
             assert!(
                 created.join(if template.language == Language::Rust { "wit/outbox.wit" } else { "wit/deps/outhaul-adapter.wit" }).exists()
             );
+        }
+    }
+
+    #[test]
+    fn every_language_begins_publishers_and_storages() {
+        use clap::ValueEnum as _;
+        for language in Language::value_variants() {
+            for kind in [Kind::Publisher, Kind::Storage] {
+                assert!(templates::find(*language, kind).is_some(), "a {} in {}", word(kind), word(*language));
+            }
         }
     }
 
@@ -214,8 +231,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = create(folder.path(), "a", Language::Js, Kind::Router).unwrap_err().to_string();
         assert!(error.starts_with("there is no router in js to begin with; there are: ") && error.contains("a router in rust"), "{error}");
-        let error = create(folder.path(), "a", Language::Go, Kind::Storage).unwrap_err().to_string();
-        assert!(error.starts_with("there is no storage in go to begin with; there are: a publisher in rust, "), "{error}");
+        let error = create(folder.path(), "a", Language::Go, Kind::Router).unwrap_err().to_string();
+        assert!(error.starts_with("there is no router in go to begin with; there are: a publisher in rust, "), "{error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

@@ -13,8 +13,16 @@ pub(super) struct Template {
     pub(super) name: &'static str,
     /// Paths and texts.
     pub(super) files: &'static [(&'static str, &'static str)],
-    /// Those that it shares with another example.
-    pub(super) shared: &'static [(&'static str, &'static str)],
+    /// Those that it shares with another example; none: it has all of its own.
+    pub(super) shared: Option<Shared>,
+}
+
+/// Files of another example.
+pub(super) struct Shared {
+    /// The name in them, replaced as well.
+    pub(super) name: &'static str,
+    /// Paths and texts.
+    pub(super) files: &'static [(&'static str, &'static str)],
 }
 
 /// Paths and texts of files in a folder.
@@ -40,7 +48,7 @@ pub(super) const ALL: &[Template] = &[
             "src/publisher.rs",
             "src/wasi_http.rs",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Rust,
@@ -60,7 +68,7 @@ pub(super) const ALL: &[Template] = &[
             "src/statement.rs",
             "tests/contract.rs",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Rust,
@@ -77,7 +85,7 @@ pub(super) const ALL: &[Template] = &[
             "src/config.rs",
             "src/lib.rs",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Js,
@@ -90,6 +98,7 @@ pub(super) const ALL: &[Template] = &[
             "README.md",
             "build.mjs",
             "conformance.toml",
+            "key-order.js",
             "outhaul.js",
             "package-lock.json",
             "package.json",
@@ -97,7 +106,7 @@ pub(super) const ALL: &[Template] = &[
             "test/host.mjs",
             "test/publisher.test.mjs",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Python,
@@ -117,7 +126,7 @@ pub(super) const ALL: &[Template] = &[
             "test.sh",
             "test_publisher.py",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::C,
@@ -132,12 +141,13 @@ pub(super) const ALL: &[Template] = &[
             "config.h",
             "conformance.toml",
             "http_post.h",
+            "key_order.h",
             "outhaul.h",
             "publisher.c",
             "test.c",
             "test.sh",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Go,
@@ -154,10 +164,11 @@ pub(super) const ALL: &[Template] = &[
             "go.mod",
             "go.sum",
             "httppost/httppost.go",
+            "outhaul/key_order.go",
             "outhaul/outhaul.go",
             "outhaul/outhaul_test.go",
         ],
-        shared: &[],
+        shared: None,
     },
     Template {
         language: Language::Python,
@@ -174,7 +185,68 @@ pub(super) const ALL: &[Template] = &[
             "test.sh",
             "test_storage.py",
         ],
-        shared: &files!["../../../examples/publishers/python/", "outhaul.py"],
+        shared: Some(Shared { name: "http-python", files: &files!["../../../examples/publishers/python/", "outhaul.py"] }),
+    },
+    Template {
+        language: Language::Js,
+        kind: Kind::Storage,
+        folder: "storages/js",
+        name: "kv-js",
+        files: &files![
+            "../../../examples/storages/js/",
+            ".gitignore",
+            "README.md",
+            "build.mjs",
+            "package.json",
+            "storage.js",
+            "table.js",
+            "test/host.mjs",
+            "test/storage.test.mjs",
+        ],
+        shared: Some(Shared { name: "http-js", files: &files!["../../../examples/publishers/js/", "outhaul.js", "package-lock.json"] }),
+    },
+    Template {
+        language: Language::C,
+        kind: Kind::Storage,
+        folder: "storages/c",
+        name: "rows-c",
+        files: &files![
+            "../../../examples/storages/c/",
+            ".gitignore",
+            "README.md",
+            "admin.h",
+            "build.sh",
+            "claim.h",
+            "database.h",
+            "messages.h",
+            "storage.c",
+            "test.c",
+            "test.sh",
+        ],
+        shared: Some(Shared { name: "http-c", files: &files!["../../../examples/publishers/c/", "config.h", "outhaul.h"] }),
+    },
+    Template {
+        language: Language::Go,
+        kind: Kind::Storage,
+        folder: "storages/go",
+        name: "kv-go",
+        files: &files![
+            "../../../examples/storages/go/",
+            ".gitignore",
+            "README.md",
+            "build.sh",
+            "database/database.go",
+            "export_outhaul_adapter_storage/storage.go",
+            "export_outhaul_adapter_storage_admin/admin.go",
+            "export_outhaul_adapter_storage_fused/fused.go",
+            "go.mod",
+            "go.sum",
+            "kv/call.go",
+            "kv/clauses.go",
+            "kv/kv_test.go",
+            "kv/row.go",
+        ],
+        shared: Some(Shared { name: "http-go", files: &files!["../../../examples/publishers/go/", "outhaul/outhaul.go"] }),
     },
 ];
 

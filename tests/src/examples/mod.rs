@@ -57,15 +57,18 @@ pub struct Example {
 }
 
 /// All there are.
-pub const ALL: [Example; 8] = [
+pub const ALL: [Example; 11] = [
     Example { language: Language::Rust, kind: Kind::Publisher, name: "http-rust" },
     Example { language: Language::Rust, kind: Kind::Storage, name: "rows-rust" },
     Example { language: Language::Rust, kind: Kind::Router, name: "router-rust" },
     Example { language: Language::Js, kind: Kind::Publisher, name: "http-js" },
+    Example { language: Language::Js, kind: Kind::Storage, name: "kv-js" },
     Example { language: Language::Python, kind: Kind::Publisher, name: "http-python" },
     Example { language: Language::Python, kind: Kind::Storage, name: "kv-python" },
     Example { language: Language::C, kind: Kind::Publisher, name: "http-c" },
+    Example { language: Language::C, kind: Kind::Storage, name: "rows-c" },
     Example { language: Language::Go, kind: Kind::Publisher, name: "http-go" },
+    Example { language: Language::Go, kind: Kind::Storage, name: "kv-go" },
 ];
 
 impl Example {

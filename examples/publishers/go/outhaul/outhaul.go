@@ -1,21 +1,21 @@
-// Package outhaul shows a batch of columns as messages, makes outcomes, and sends in the order of each key. Copy it as it is.
+// Package outhaul shows a batch of columns as messages, and makes columns, failures and outcomes. Copy it as it is.
 package outhaul
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 
 	witTypes "go.bytecodealliance.org/pkg/wit/types"
 
 	"wit_component/outhaul_adapter_log"
 	"wit_component/outhaul_adapter_outbox"
-	"wit_component/outhaul_adapter_progress"
 )
 
 type (
 	// Batch is a batch as it comes.
 	Batch = outhaul_adapter_outbox.Batch
+	// Column is the values of one field, for every message of a batch.
+	Column = outhaul_adapter_outbox.Column
 	// Outcome is what became of one message.
 	Outcome = outhaul_adapter_outbox.Outcome
 	// Failure is told to a person: no payloads, no secrets.
@@ -23,7 +23,7 @@ type (
 )
 
 // value is value `index` of a column; nil: none.
-func value(column outhaul_adapter_outbox.Column, index int) []byte {
+func value(column Column, index int) []byte {
 	if len(column.Nulls) > 0 && column.Nulls[index] == 1 {
 		return nil
 	}
@@ -35,6 +35,33 @@ func value(column outhaul_adapter_outbox.Column, index int) []byte {
 		return column.Data[start:end]
 	}
 	return []byte{}
+}
+
+// Texts are the values of a column of text that has no none.
+func Texts(column Column) []string {
+	texts := make([]string, len(column.Ends))
+	for index := range texts {
+		texts[index] = string(value(column, index))
+	}
+	return texts
+}
+
+// ColumnOf makes a column of so many values; nil: none.
+func ColumnOf(count int, value func(index int) []byte) Column {
+	made := Column{Ends: make([]uint32, 0, count)}
+	nulls, hasNulls := make([]uint8, count), false
+	for index := range count {
+		its := value(index)
+		if its == nil {
+			nulls[index], hasNulls = 1, true
+		}
+		made.Data = append(made.Data, its...)
+		made.Ends = append(made.Ends, uint32(len(made.Data)))
+	}
+	if hasNulls {
+		made.Nulls = nulls
+	}
+	return made
 }
 
 // Message is one message: a view into a batch, nothing is copied until asked for. Its bytes must not be kept after the call.
@@ -161,30 +188,6 @@ func write(level outhaul_adapter_log.Level, line string, fields []string) {
 		pairs = append(pairs, witTypes.Tuple2[string, string]{F0: fields[at], F1: fields[at+1]})
 	}
 	outhaul_adapter_log.Write(level, line, pairs)
-}
-
-// InKeyOrder sends every message with `send`, one after the other, and none of a key after one that was not delivered. Each outcome
-// is reported as soon as it is known. What cannot be started in time stays untried.
-func InKeyOrder(batch *Batch, deadlineMs uint64, send func(Message, time.Duration) Outcome) []Outcome {
-	// The collector is off, see main.go: here is where it may run.
-	runtime.GC()
-	// A tenth, at most 250 ms, is kept for the way back to the host.
-	end := time.Now().Add(time.Duration(deadlineMs-min(deadlineMs/10, 250)) * time.Millisecond)
-	stopped := map[string]bool{}
-	outcomes := make([]Outcome, 0, len(batch.Ids.Ends))
-	for _, message := range Messages(batch) {
-		key, isKeyed := message.Key()
-		outcome := Held()
-		if left := time.Until(end); left > 0 && !(isKeyed && stopped[key]) {
-			outcome = send(message, left)
-		}
-		if isKeyed && !IsDelivered(outcome) {
-			stopped[key] = true
-		}
-		outhaul_adapter_progress.Report(uint32(message.Index), outcome)
-		outcomes = append(outcomes, outcome)
-	}
-	return outcomes
 }
 
 // OutcomeOf says what an HTTP answer means; `where` names the destination without its path, which may hold a token.
