@@ -348,6 +348,17 @@ fn with_pins_another_file_is_refused() -> Result<()> {
     let pinned = rig.run(&["plugin", "pin", "--json"])?.json()?;
     assert_eq!((&pinned["written"], &pinned["plugins"][0]["change"]), (&true.into(), &"new".into()));
     rig.run(&["plugin", "pin", "--check"])?.success()?;
+    // Damaged pins are mended by people, not written over.
+    let lock = rig.path().join("outhaul.lock");
+    let pins = std::fs::read_to_string(&lock)?;
+    let damaged = pins.replace("sha256 = \"", "sha256 = \"?");
+    std::fs::write(&lock, &damaged)?;
+    for arguments in [&["plugin", "pin"][..], &["plugin", "pin", "--check"], &["check"]] {
+        let told = rig.run(arguments)?.failure(2)?;
+        assert!(told.contains("outhaul.lock are damaged in line 6: ") && told.contains("restore the file"), "{told}");
+        assert_eq!(std::fs::read_to_string(&lock)?, damaged);
+    }
+    std::fs::write(&lock, &pins)?;
 
     let mut host = rig.host()?;
     sent(&rig, &receiver, "first")?;

@@ -21,7 +21,8 @@ Examples:
   outhaul plugin pin --check       in CI, or before a restart: is everything that is there pinned?
   outhaul plugin pin --json        {\"file\":\"outhaul.lock\",\"written\":true,\"plugins\":[{\"plugin\":\"...\",\"change\":\"changed\",...}]}
 
-Exit codes: 0 if the pins are as they should be now, 2 if a component cannot be read or (with --check) is not as pinned.")]
+Exit codes: 0 if the pins are as they should be now, 2 if a component or the lock file cannot be read, or (with --check) something is not
+as pinned. A lock file that cannot be read is never written over.")]
 pub(super) struct Args {
     /// Write nothing; fail where a component is not as pinned.
     #[arg(long)]
@@ -64,6 +65,8 @@ struct Entry {
 }
 
 pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
+    // Damaged pins may be all that is left of a review: they are mended by people, and never written over.
+    let before = Pins::read(&config.plugins.pins).map_err(CommandError::usage)?.map(|pins| pins.plugins).unwrap_or_default();
     let storages = config.storages.values().map(|storage| &storage.plugin);
     let publishers = config.publishers.values().map(|publisher| &publisher.adapter.plugin);
     let routers = config.routers.iter().filter_map(Router::plugin).map(|router| &router.plugin);
@@ -77,11 +80,6 @@ pub(super) async fn run(args: Args, config: &Config) -> CommandResult {
         let seen = plugin::inspect(&file).await?;
         there.insert(plugin.clone(), Pin { sha256: seen.sha256, version: seen.version });
     }
-    // Pins that are damaged are no reason not to write better ones; but they are none to compare with.
-    let before = match Pins::read(&config.plugins.pins) {
-        Err(error) if args.check => return Err(CommandError::usage(error)),
-        before => before.ok().flatten().map(|pins| pins.plugins).unwrap_or_default(),
-    };
     let entries = compared(&before, &there);
     let differ = entries.iter().any(|entry| entry.change != Change::Same);
     let pins = Pins { file: config.plugins.pins.clone(), plugins: there };

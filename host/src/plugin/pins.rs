@@ -2,7 +2,8 @@
 //! `outhaul plugin pin` writes and people review. Where it is there, no other component is loaded: not at the start, not in a swap.
 
 use crate::atomic;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ pub struct PinsError {
 #[serde(deny_unknown_fields)]
 pub struct Pin {
     /// SHA-256 of the file, in lower-case hexadecimal.
+    #[serde(deserialize_with = "digest")]
     pub sha256: String,
     /// The version that its manifest says, for people: not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,13 +70,15 @@ impl Pins {
             Ok(metadata) if metadata.len() > MAX_BYTES => return Err(fault(format!("are larger than {MAX_BYTES} bytes"))),
             Ok(_) => {}
         }
-        let text = std::fs::read_to_string(file).map_err(unreadable)?;
-        let advice = "; restore the file, or write it anew with `outhaul plugin pin`";
-        let Document { plugins } =
-            toml::from_str(&text).map_err(|error| fault(format!("are damaged: {}{advice}", error.message().replace('\n', ", "))))?;
-        if let Some((name, _)) = plugins.iter().find(|(_, pin)| !is_digest(&pin.sha256)) {
-            return Err(fault(format!("are damaged: plugins.{name}.sha256 is not 64 lower-case hexadecimal digits{advice}")));
-        }
+        let bytes = std::fs::read(file).map_err(unreadable)?;
+        let damaged = |at: usize, what: &str| {
+            let line = bytes.iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
+            let advice = "restore the file, or review the components, remove it, and write it anew with `outhaul plugin pin`";
+            fault(format!("are damaged in line {line}: {what}; {advice}"))
+        };
+        let text = std::str::from_utf8(&bytes).map_err(|error| damaged(error.valid_up_to(), "not UTF-8"))?;
+        let Document { plugins } = toml::from_str(text)
+            .map_err(|error| damaged(error.span().map_or(0, |span| span.start), &error.message().replace('\n', ", ")))?;
         Ok(Some(Self { file: file.to_owned(), plugins }))
     }
 
@@ -97,8 +101,10 @@ impl Pins {
     }
 }
 
-fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+fn digest<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
+    let text = String::deserialize(value)?;
+    let is_digest = text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if is_digest { Ok(text) } else { Err(D::Error::custom("sha256 is not 64 lower-case hexadecimal digits")) }
 }
 
 #[cfg(test)]
@@ -134,10 +140,18 @@ mod tests {
     fn what_is_damaged_is_not_taken_for_no_pins() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("outhaul.lock");
-        for text in ["plugins = 1", "[plugins.a]\nsha256 = \"AB\"", "[plugins.a]\nmd5 = \"x\"", "[plugin.a]", "\0"] {
+        for (text, line) in [
+            (&b"plugins = 1"[..], 1),
+            (b"# ours\n[plugins.a]\nsha256 = \"AB\"", 3),
+            (b"[plugins.a]\nmd5 = \"x\"", 2),
+            (b"\n\n[plugin.a]", 3),
+            (b"\0", 1),
+            (b"[plugins.a]\nsha256 = \"\xff\"", 2),
+        ] {
             std::fs::write(&file, text).unwrap();
             let error = Pins::read(&file).unwrap_err().to_string();
-            assert!(error.contains("are damaged") && error.contains("outhaul plugin pin"), "{text}: {error}");
+            let told = format!("outhaul.lock are damaged in line {line}: ");
+            assert!(error.contains(&told) && error.contains("outhaul plugin pin"), "{}: {error}", text.escape_ascii());
         }
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
