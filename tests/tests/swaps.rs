@@ -170,6 +170,41 @@ fn a_deleted_file_changes_nothing_but_a_warning() -> Result<()> {
 }
 
 #[test]
+fn what_is_told_of_a_file_that_cannot_be_read_is_told_until_it_can_be() -> Result<()> {
+    let receiver = Receiver::accepting()?;
+    let (rig, folder, _) = rig(&receiver, |config| config)?;
+    let host = rig.host()?;
+    let file = folder.join("http-publisher.wasm");
+    let built = components::built("http-publisher")?;
+    let reason = |what: &str, wanted: Option<&str>| {
+        poll(what, || {
+            let refused = &running(&host, "publishers.webhooks")?["refused"];
+            Ok(wanted.map_or(refused.is_null(), |told| refused["reason"].as_str().is_some_and(|reason| reason.contains(told))))
+        })
+    };
+    // A folder of that name can be read as little as a file of somebody else's.
+    let unreadable = || -> Result<()> {
+        fs::remove_file(&file)?;
+        Ok(fs::create_dir(&file)?)
+    };
+    unreadable()?;
+    reason("a folder to be refused", Some("it is not a regular file"))?;
+    fs::remove_dir(&file)?;
+    components::put(&folder, "http-publisher", &built)?;
+    reason("the complaint to be gone", None)?;
+    // The same around a file that is refused for what is in it.
+    components::put(&folder, "http-publisher", &built[..1000])?;
+    reason("a bad file to be refused", Some("truncated or damaged"))?;
+    unreadable()?;
+    reason("a folder to be refused again", Some("it is not a regular file"))?;
+    fs::remove_dir(&file)?;
+    components::put(&folder, "http-publisher", &built[..1000])?;
+    reason("what is wrong with the file to be told again", Some("truncated or damaged"))?;
+    assert_eq!(running(&host, "publishers.webhooks")?["generation"], 1);
+    host.shut_down()
+}
+
+#[test]
 fn a_storage_is_swapped_under_load_and_settles_what_the_old_one_claimed() -> Result<()> {
     let gate = Gate::closed();
     let receiver = Receiver::start({

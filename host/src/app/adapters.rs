@@ -8,7 +8,7 @@ use super::kind::{Kind, absent};
 use super::place::{Candidate, Memo, Place, Record};
 use super::recipe::Recipe;
 use super::turn::Turn;
-use super::{App, AppError, pins};
+use super::{App, AppError, Attempt, pins};
 use crate::config::Config;
 use crate::config::model::Relay;
 use crate::metrics::AdapterLabels;
@@ -21,7 +21,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -131,11 +131,11 @@ impl Adapters {
     }
 
     /// Makes a generation: found, checked, compiled, linked, opened; in no slot yet.
-    pub(super) async fn candidate<P: Kind>(&self, config: &Config, name: &str, generation: u64) -> Result<Candidate<P>, AppError> {
+    pub(super) async fn candidate<P: Kind>(&self, config: &Config, name: &str, attempt: Attempt<'_>) -> Result<Candidate<P>, AppError> {
         let adapter = P::adapter(config, name).ok_or_else(|| absent::<P>(name))?;
         // Before it is loaded: what changes meanwhile is seen at the next look.
         let recipe = Recipe::of(config, adapter).await;
-        let prepared = P::prepare(&self.app, config, name, generation).await?;
+        let prepared = P::prepare(&self.app, config, name, attempt).await?;
         let plugin = P::open(&self.app, config, name, &prepared).await?;
         Ok(Candidate { recipe, plugin })
     }
@@ -145,7 +145,7 @@ impl Adapters {
     async fn first<P: Kind>(&self, config: &Config, name: &str, place: &Place<P>) -> Result<Candidate<P>, AppError> {
         let adapter = P::adapter(config, name).ok_or_else(|| absent::<P>(name))?;
         let recipe = Recipe::of(config, adapter).await;
-        let prepared = match P::prepare(&self.app, config, name, 1).await {
+        let prepared = match P::prepare(&self.app, config, name, Attempt::FIRST).await {
             Ok(prepared) => {
                 place.record().told = None;
                 let prepared = Arc::new(prepared);
@@ -261,6 +261,7 @@ impl Adapters {
                 return Looked::Same;
             }
             Sight::Unreadable(reason) => {
+                place.record().unreadable = true;
                 if self.is_news(place, &reason) {
                     self.note_refused(name, &section, generation, None, format!("{} cannot be read: {reason}", file.display()));
                 }
@@ -274,14 +275,19 @@ impl Adapters {
         {
             let mut record = place.record();
             record.told = None;
+            // What was told of that is no longer so.
+            let was_unreadable = std::mem::take(&mut record.unreadable);
             let runs = record.made_of.as_ref().is_some_and(|(made_of, made)| *made_of == recipe && *made == sha256);
             if runs {
-                if record.refused.take().is_some() {
+                if record.refused.take().is_some() || was_unreadable {
                     self.inventory.refused(&section, None);
                 }
                 return Looked::Same;
             }
             if let Some(memo) = record.refused.as_ref().filter(|memo| memo.is_of(&recipe, &sha256, &around)) {
+                if was_unreadable {
+                    self.inventory.refused(&section, Some(Refused::now(Some(sha256.clone()), memo.reason.clone())));
+                }
                 let Some(again) = memo.again else { return Looked::Same };
                 let left = again.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
@@ -297,16 +303,18 @@ impl Adapters {
     /// Opens what a look has found, and puts it in place.
     async fn try_candidate<P: Kind>(&self, name: &str, place: &Place<P>, slot: &Slot<P>, news: Box<News>) {
         let News { config, generation, recipe, sha256, around, waited } = *news;
-        let tried = self.candidate::<P>(&config, name, generation.saturating_add(1)).await;
+        let read = OnceLock::new();
+        let attempt = Attempt { generation: generation.saturating_add(1), read: Some(&read) };
+        let tried = self.candidate::<P>(&config, name, attempt).await;
         let is_still = self.is_still::<P>(name, &recipe).await;
         place.record().trying = false;
         // Meanwhile it is to be otherwise, or there is another generation: the next look is at that.
         if !is_still || slot.current().generation().number != generation {
             return;
         }
+        let is_other = tried_another(&sha256, read.get(), tried.as_ref().err());
         match tried {
-            // It was replaced in between, and may be half-written: the next look is at what is there then.
-            Ok(candidate) if candidate.plugin.generation().sha256 != sha256 => {}
+            _ if is_other => {}
             Ok(candidate) => P::put(self, name, place, slot, candidate),
             Err(error) => {
                 let wait = next_wait(waited);
@@ -431,6 +439,15 @@ struct News {
     waited: Option<Duration>,
 }
 
+/// Whether what was tried is not what a look had found: it was replaced or taken away in between, and may be half-written. What became
+/// of it says nothing of the file that the look had found, and the next look is at what is there then.
+fn tried_another(looked_at: &str, read: Option<&String>, failed: Option<&AppError>) -> bool {
+    match read {
+        Some(read) => read != looked_at,
+        None => failed.is_some_and(AppError::is_of_absent_file),
+    }
+}
+
 /// How long to wait before another try, after one that had waited so long; none: the first.
 pub(super) fn next_wait(waited: Option<Duration>) -> Duration {
     waited.map_or(AGAIN.0, |waited| (waited * 2).min(AGAIN.1))
@@ -459,4 +476,26 @@ pub(super) fn section<P: Kind>(name: &str) -> String {
 
 fn labels(name: &str) -> AdapterLabels {
     AdapterLabels { adapter: name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::PluginError;
+
+    #[test]
+    fn a_refusal_is_of_the_file_that_was_tried() {
+        let failed = |source: PluginError| AppError::Open { kind: "publishers", name: "p".into(), place: None, source: Box::new(source) };
+        let path = std::path::PathBuf::from("plugins/p.wasm");
+        let compile = failed(PluginError::Compile { path: path.clone(), reason: "no".into() });
+        let missing = failed(PluginError::Missing { path, present: "the directory has no component".into() });
+        let (found, other) = ("aa".to_owned(), "bb".to_owned());
+        assert!(!tried_another(&found, Some(&found), None));
+        assert!(!tried_another(&found, Some(&found), Some(&compile)));
+        assert!(tried_another(&found, Some(&other), None) && tried_another(&found, Some(&other), Some(&compile)));
+        assert!(tried_another(&found, None, Some(&missing)), "it was taken away");
+        // Nothing of it was read: a registry that is away, pins that are damaged.
+        let pins = failed(PluginError::Pins(crate::plugin::PinsError { file: "outhaul.lock".into(), reason: "are damaged".into() }));
+        assert!(!tried_another(&found, None, Some(&pins)));
+    }
 }

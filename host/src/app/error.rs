@@ -180,6 +180,12 @@ impl AppError {
         matches!(**source, Missing { .. } | Pinned { .. } | Pull(_) | Read { .. } | Component { .. } | Compile { .. } | Import { .. })
     }
 
+    /// Whether there is no file of the component that could be read.
+    #[must_use]
+    pub(super) fn is_of_absent_file(&self) -> bool {
+        matches!(self, Self::Open { source, .. } if matches!(**source, PluginError::Missing { .. } | PluginError::Read { .. }))
+    }
+
     /// Whether the file of the component was changed since then, or taken away: it is not the one that was there.
     #[must_use]
     pub(super) fn is_of_file_changed_since(&self, then: SystemTime) -> bool {

@@ -2,7 +2,7 @@
 
 use super::adapters::Adapters;
 use super::place::{Candidate, Place};
-use super::{App, AppError};
+use super::{App, AppError, Attempt};
 use crate::config::Config;
 use crate::config::model::{Adapter, Publisher, Router};
 use crate::plugin::{Generation, PreparedPublisher, PreparedRouter, PreparedStorage, PublisherPlugin, RouterPlugin, Slot, StoragePlugin};
@@ -21,7 +21,12 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn adapter<'a>(config: &'a Config, name: &str) -> Option<&'a Adapter>;
 
     /// Finds, checks and compiles its component.
-    fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> impl Future<Output = Result<Self::Prepared, AppError>> + Send;
+    fn prepare(
+        app: &App,
+        config: &Config,
+        name: &str,
+        attempt: Attempt<'_>,
+    ) -> impl Future<Output = Result<Self::Prepared, AppError>> + Send;
 
     /// Which component was prepared.
     fn prepared(prepared: &Self::Prepared) -> &Generation;
@@ -45,8 +50,8 @@ impl Kind for StoragePlugin {
         config.storages.get(name)
     }
 
-    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedStorage, AppError> {
-        let prepared = app.prepare_storage(config, storage(config, name)?, generation).await?;
+    async fn prepare(app: &App, config: &Config, name: &str, attempt: Attempt<'_>) -> Result<PreparedStorage, AppError> {
+        let prepared = app.prepare_storage(config, storage(config, name)?, attempt).await?;
         let fans_out = config.relays.iter().find(|relay| relay.storage == name && relay.fan_out.is_some());
         match fans_out.filter(|_| !prepared.has_fan_out()) {
             Some(relay) => Err(AppError::NoFanOut { storage: name.to_owned(), relay: relay.name.clone() }),
@@ -80,8 +85,8 @@ impl Kind for PublisherPlugin {
         config.publishers.get(name).map(|publisher| &publisher.adapter)
     }
 
-    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedPublisher, AppError> {
-        app.prepare_publisher(config, publisher(config, name)?, generation).await
+    async fn prepare(app: &App, config: &Config, name: &str, attempt: Attempt<'_>) -> Result<PreparedPublisher, AppError> {
+        app.prepare_publisher(config, publisher(config, name)?, attempt).await
     }
 
     fn prepared(prepared: &PreparedPublisher) -> &Generation {
@@ -110,8 +115,8 @@ impl Kind for RouterPlugin {
         config.routers.iter().find(|router| router.name == name).and_then(Router::plugin)
     }
 
-    async fn prepare(app: &App, config: &Config, name: &str, generation: u64) -> Result<PreparedRouter, AppError> {
-        app.prepare_router(config, router(config, name)?, generation).await
+    async fn prepare(app: &App, config: &Config, name: &str, attempt: Attempt<'_>) -> Result<PreparedRouter, AppError> {
+        app.prepare_router(config, router(config, name)?, attempt).await
     }
 
     fn prepared(prepared: &PreparedRouter) -> &Generation {

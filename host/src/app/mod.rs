@@ -40,7 +40,7 @@ use crate::router::{ListRouter, TableRouter};
 use crate::secrets::Secrets;
 use crate::sql::{Databases, Dialect};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -90,7 +90,7 @@ impl App {
     /// # Errors
     /// Its database file is absent, or its component cannot be loaded, linked or opened.
     pub async fn storage(&self, adapter: &Adapter) -> Result<Arc<StoragePlugin>, AppError> {
-        self.load_storage(&self.config, adapter, 1).await
+        self.load_storage(&self.config, adapter).await
     }
 
     /// Opens a publisher.
@@ -98,7 +98,7 @@ impl App {
     /// # Errors
     /// Its component cannot be loaded, linked or opened.
     pub async fn publisher(&self, publisher: &Publisher) -> Result<Arc<PublisherPlugin>, AppError> {
-        self.load_publisher(&self.config, publisher, 1).await
+        self.load_publisher(&self.config, publisher).await
     }
 
     /// Opens a router, of whatever kind.
@@ -107,7 +107,7 @@ impl App {
     /// Its component cannot be loaded, linked or opened. What is built in opens nothing before it is asked.
     pub async fn router(&self, router: &Router) -> Result<Arc<dyn fan_out::Router>, AppError> {
         match router.plugin() {
-            Some(adapter) => Ok(self.load_router(&self.config, adapter, 1).await?),
+            Some(adapter) => Ok(self.load_router(&self.config, adapter).await?),
             None => self.built_in_router(&self.config, router),
         }
     }
@@ -127,7 +127,7 @@ impl App {
     /// As [`App::router`], and what is not there.
     pub async fn probe_router(&self, router: &Router) -> Result<(), AppError> {
         let probed = match &router.kind {
-            RouterKind::Plugin(adapter) => return self.load_router(&self.config, adapter, 1).await.map(|_| ()),
+            RouterKind::Plugin(adapter) => return self.load_router(&self.config, adapter).await.map(|_| ()),
             RouterKind::List(list) => list_router(&self.config, &router.name, list).probe().await,
             RouterKind::Table(table) => self.table_router(&self.config, &router.name, table).probe().await,
         };
@@ -169,50 +169,50 @@ impl App {
         AppError::Router { name: router.name.clone(), place: place.map(Box::new), failure }
     }
 
-    /// Opens a generation of a storage by a configuration that may be newer than the one that this was made of.
-    async fn load_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<StoragePlugin>, AppError> {
-        let prepared = self.prepare_storage(config, adapter, generation).await?;
+    /// Opens the first generation of a storage.
+    async fn load_storage(&self, config: &Config, adapter: &Adapter) -> Result<Arc<StoragePlugin>, AppError> {
+        let prepared = self.prepare_storage(config, adapter, Attempt::FIRST).await?;
         self.open_storage(config, adapter, &prepared).await
     }
 
     /// The same for a publisher.
-    async fn load_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<Arc<PublisherPlugin>, AppError> {
-        let prepared = self.prepare_publisher(config, publisher, generation).await?;
+    async fn load_publisher(&self, config: &Config, publisher: &Publisher) -> Result<Arc<PublisherPlugin>, AppError> {
+        let prepared = self.prepare_publisher(config, publisher, Attempt::FIRST).await?;
         self.open_publisher(config, publisher, &prepared).await
     }
 
     /// The same for a router that is a component.
-    async fn load_router(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<Arc<RouterPlugin>, AppError> {
-        let prepared = self.prepare_router(config, adapter, generation).await?;
+    async fn load_router(&self, config: &Config, adapter: &Adapter) -> Result<Arc<RouterPlugin>, AppError> {
+        let prepared = self.prepare_router(config, adapter, Attempt::FIRST).await?;
         self.open_router(config, adapter, &prepared).await
     }
 
     /// Finds, checks and compiles a storage.
-    async fn prepare_storage(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<PreparedStorage, AppError> {
+    async fn prepare_storage(&self, config: &Config, adapter: &Adapter, attempt: Attempt<'_>) -> Result<PreparedStorage, AppError> {
         if let Some((database, file)) = self.absent_database(adapter) {
             let place = config.places.first([format!("databases.{database}.url")]);
             return Err(AppError::AbsentDatabase { storage: adapter.name.clone(), database, place: place.map(Box::new), file });
         }
         let prepared = async {
             let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
-            self.plugins.prepare_storage(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
+            self.plugins.prepare_storage(origin(config, pulled.as_ref(), pins.as_ref(), attempt), &adapter.plugin).await
         };
         prepared.await.map_err(|error| not_opened(config, "storages", adapter, error))
     }
 
     /// Opens what was prepared, by settings that may be others.
     async fn open_storage(&self, config: &Config, adapter: &Adapter, prepared: &PreparedStorage) -> Result<Arc<StoragePlugin>, AppError> {
-        let origin = origin(config, None, None, prepared.generation().number);
+        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
         let opened = self.plugins.open_storage(prepared, origin, adapter).await;
         opened.map_err(|error| not_opened(config, "storages", adapter, error))
     }
 
     /// Finds, checks and compiles a publisher.
-    async fn prepare_publisher(&self, config: &Config, publisher: &Publisher, generation: u64) -> Result<PreparedPublisher, AppError> {
+    async fn prepare_publisher(&self, config: &Config, publisher: &Publisher, attempt: Attempt<'_>) -> Result<PreparedPublisher, AppError> {
         let adapter = &publisher.adapter;
         let prepared = async {
             let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
-            self.plugins.prepare_publisher(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
+            self.plugins.prepare_publisher(origin(config, pulled.as_ref(), pins.as_ref(), attempt), &adapter.plugin).await
         };
         prepared.await.map_err(|error| not_opened(config, "publishers", adapter, error))
     }
@@ -224,23 +224,23 @@ impl App {
         publisher: &Publisher,
         prepared: &PreparedPublisher,
     ) -> Result<Arc<PublisherPlugin>, AppError> {
-        let origin = origin(config, None, None, prepared.generation().number);
+        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
         let opened = self.plugins.open_publisher(prepared, origin, publisher).await;
         opened.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
 
     /// Finds, checks and compiles a router that is a component.
-    async fn prepare_router(&self, config: &Config, adapter: &Adapter, generation: u64) -> Result<PreparedRouter, AppError> {
+    async fn prepare_router(&self, config: &Config, adapter: &Adapter, attempt: Attempt<'_>) -> Result<PreparedRouter, AppError> {
         let prepared = async {
             let (pins, pulled) = (pins(config)?, pulled(config, adapter).await?);
-            self.plugins.prepare_router(origin(config, pulled.as_ref(), pins.as_ref(), generation), &adapter.plugin).await
+            self.plugins.prepare_router(origin(config, pulled.as_ref(), pins.as_ref(), attempt), &adapter.plugin).await
         };
         prepared.await.map_err(|error| not_opened(config, "routers", adapter, error))
     }
 
     /// Opens what was prepared, by settings that may be others.
     async fn open_router(&self, config: &Config, adapter: &Adapter, prepared: &PreparedRouter) -> Result<Arc<RouterPlugin>, AppError> {
-        let origin = origin(config, None, None, prepared.generation().number);
+        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
         let opened = self.plugins.open_router(prepared, origin, adapter).await;
         opened.map_err(|error| not_opened(config, "routers", adapter, error))
     }
@@ -271,8 +271,23 @@ fn list_router(config: &Config, name: &str, list: &[Subscriber]) -> ListRouter {
     ListRouter::new(name, list.to_vec(), Secrets::new(config.secrets.clone()))
 }
 
-fn origin<'a>(config: &'a Config, pulled: Option<&'a Component>, pins: Option<&'a Pins>, generation: u64) -> Origin<'a> {
-    Origin { directory: &config.plugins.dir, pulled, pins, secrets: Some(&config.secrets), generation }
+/// Which generation is to be made.
+#[derive(Debug, Clone, Copy)]
+struct Attempt<'a> {
+    /// Its number.
+    generation: u64,
+    /// Gets the SHA-256 of the component that was read, whatever becomes of it.
+    read: Option<&'a OnceLock<String>>,
+}
+
+impl Attempt<'_> {
+    /// The first one of an adapter.
+    const FIRST: Self = Self { generation: 1, read: None };
+}
+
+fn origin<'a>(config: &'a Config, pulled: Option<&'a Component>, pins: Option<&'a Pins>, attempt: Attempt<'a>) -> Origin<'a> {
+    let Attempt { generation, read } = attempt;
+    Origin { directory: &config.plugins.dir, pulled, pins, secrets: Some(&config.secrets), generation, read }
 }
 
 /// The component of an adapter, where it comes from a registry.

@@ -46,6 +46,8 @@ pub(super) struct Record {
     pub(super) waits: bool,
     /// A fault of the file itself that was told.
     pub(super) told: Option<String>,
+    /// Whether it was told that the file cannot be read, and the file was not read since.
+    pub(super) unreadable: bool,
     /// Whether a candidate is being opened.
     pub(super) trying: bool,
     /// Whether somebody has asked for a try since that began.

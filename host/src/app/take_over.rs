@@ -1,10 +1,10 @@
 //! Takes a new configuration over, all of it or nothing: every adapter that it changes is opened before the first takes its place.
 
-use super::AppError;
 use super::adapters::{Adapters, Places, lock, section};
 use super::kind::{Kind, absent};
 use super::place::{Candidate, Place};
 use super::recipe::Recipe;
+use super::{AppError, Attempt};
 use crate::config::model::Relay;
 use crate::config::{Config, changes_relay, fixed};
 use crate::fan_out::keys::Keyring;
@@ -136,17 +136,17 @@ impl Adapters {
                 return Ok(Change::None);
             }
             let generation = slot.current().generation().number.saturating_add(1);
-            return Ok(Change::Next(place, self.candidate(new, name, generation).await?));
+            return Ok(Change::Next(place, self.candidate(new, name, Attempt { generation, read: None }).await?));
         }
         if !was_in_use {
-            return self.candidate(new, name, 1).await.map(Change::First);
+            return self.candidate(new, name, Attempt::FIRST).await.map(Change::First);
         }
         if let Some(before) = P::adapter(old, name)
             && Recipe::of(old, before).await == recipe
         {
             return Ok(Change::None);
         }
-        match tokio::time::timeout(TRIAL, self.candidate::<P>(new, name, 1)).await {
+        match tokio::time::timeout(TRIAL, self.candidate::<P>(new, name, Attempt::FIRST)).await {
             Ok(Err(error)) if error.is_configuration() && !matches!(error, AppError::AbsentDatabase { .. }) => Err(error),
             Ok(_) | Err(_) => Ok(Change::Waits),
         }

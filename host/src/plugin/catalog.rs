@@ -32,6 +32,9 @@ pub(super) async fn find(origin: Origin<'_>, plugin: &str) -> Result<File, Plugi
         Some(Component { path, digest, bytes }) => (path.clone(), bytes.clone(), digest.hex()),
         None => in_directory(origin.directory, plugin).await?,
     };
+    if let Some(read) = origin.read {
+        read.get_or_init(|| digest.clone());
+    }
     if let Some(pins) = origin.pins
         && pins.of(plugin) != Some(&digest)
     {
@@ -158,5 +161,21 @@ mod tests {
         assert!(text.contains("is not the component that outhaul.lock pins") && text.contains("2cf24dba5fb0a30e"), "{text}");
         pins.plugins = [pin(digest(b"hello"))].into();
         assert!(told(&pins).await.contains("is not WebAssembly"));
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_known_whatever_becomes_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = Pins { file: "outhaul.lock".into(), plugins: std::collections::BTreeMap::new() };
+        std::fs::write(folder.path().join("a.wasm"), "no component").unwrap();
+        for pins in [None, Some(&pins)] {
+            let read = std::sync::OnceLock::new();
+            let origin = Origin { pins, read: Some(&read), ..Origin::first(folder.path()) };
+            assert!(find(origin, "a").await.is_err());
+            assert_eq!(read.get(), Some(&digest(b"no component")));
+        }
+        let read = std::sync::OnceLock::new();
+        assert!(find(Origin { read: Some(&read), ..Origin::first(folder.path()) }, "b").await.is_err());
+        assert_eq!(read.get(), None);
     }
 }

@@ -62,7 +62,7 @@ use net::tls::Tls;
 use state::{Shared, State};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use wasmtime::Engine;
 use wasmtime::component::{Component, InstancePre, Linker};
 
@@ -201,13 +201,15 @@ pub struct Origin<'a> {
     pub secrets: Option<&'a BTreeMap<String, SecretSource>>,
     /// The generation's number, from 1.
     pub generation: u64,
+    /// Gets the SHA-256 of the component that was read, whatever becomes of it; none: nobody asks.
+    pub read: Option<&'a OnceLock<String>>,
 }
 
 impl<'a> Origin<'a> {
     /// A first generation of whatever is in a directory.
     #[must_use]
     pub fn first(directory: &'a Path) -> Self {
-        Self { directory, pulled: None, pins: None, secrets: None, generation: 1 }
+        Self { directory, pulled: None, pins: None, secrets: None, generation: 1, read: None }
     }
 }
 
