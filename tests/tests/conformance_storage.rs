@@ -270,6 +270,12 @@ fn what_cannot_be_tested_is_told_with_exit_code_2() -> Result<()> {
         (file("b.wasm", b"hello")?, &[], "is not WebAssembly"),
         (file("c.wasm", b"\0asm\x0d\0\x01\0")?, &[], "is no adapter: it exports nothing"),
         (sqlite.clone(), &["--clause", "storage.none"], "there is no such clause for a storage"),
+        (sqlite.clone(), &["--clause", "publisher.none"], "there is no such clause for a storage"),
+        (
+            sqlite.clone(),
+            &["--clause", "publisher.unavailable"],
+            "the component is a storage, and this clause is one of a publisher: name clauses that begin with `storage.`",
+        ),
         (sqlite.clone(), &["--set", "tabel = \"t\""], "unknown field `tabel`"),
         (sqlite.clone(), &["--set", "table"], "is not a key and its value as in TOML"),
         (sqlite.clone(), &["--database", "oracle:x"], "--database the scheme \"oracle\" is not supported"),

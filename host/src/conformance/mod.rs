@@ -52,6 +52,18 @@ pub(crate) enum TestError {
     /// No clause has such an id.
     #[error("--clause {0}: there is no such clause for a {1}; `outhaul plugin test --list` shows all")]
     NoSuchClause(String, &'static str),
+    /// The clause is another kind's.
+    #[error(
+        "--clause {id}: the component is a {is}, and this clause is one of a {of}: name clauses that begin with `{is}.`, or test a {of}"
+    )]
+    OtherKind {
+        /// The clause.
+        id: String,
+        /// What the component is.
+        is: &'static str,
+        /// What has such a clause.
+        of: &'static str,
+    },
     /// The database that was named is not as it was found.
     #[error("the database could not be emptied at the end: {0}")]
     NotCleared(String),
@@ -109,7 +121,11 @@ async fn run<S: clause::Stages>(stages: &S, clauses: Vec<&Clause<S::Stage>>, mut
 /// The clauses that are named; all, if none is.
 fn chosen<'a, S>(clauses: Vec<&'a Clause<S>>, only: &[String], kind: &'static str) -> Result<Vec<&'a Clause<S>>, TestError> {
     if let Some(unknown) = only.iter().find(|id| !clauses.iter().any(|clause| clause.id == **id)) {
-        return Err(TestError::NoSuchClause(unknown.clone(), kind));
+        let known = self::clauses().into_iter().find(|clause| clause.id == unknown);
+        return Err(match known.and_then(|clause| clause.id.split_once('.')) {
+            Some((of, _)) => TestError::OtherKind { id: unknown.clone(), is: kind, of },
+            None => TestError::NoSuchClause(unknown.clone(), kind),
+        });
     }
     Ok(clauses.into_iter().filter(|clause| only.is_empty() || only.iter().any(|id| id == clause.id)).collect())
 }
