@@ -20,6 +20,7 @@ use crate::sql::Databases;
 use anyhow::Context;
 use instance::{Opened, Opener};
 use serde_json::{Map, Value};
+use session::SessionError;
 use std::io::BufReader;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -68,6 +69,9 @@ Answers:
 Bytes are a text where they are UTF-8; else a payload is under \"payload_base64\", and a header's value is {\"base64\": \"...\"}. A payload that
 is null is none. A line that is no request is answered with the code bad-request and its number; the session goes on.
 
+Exit codes: 0 when everything is answered, or nobody reads answers any more, 1 if the input cannot be read or the output cannot be
+written, 2 if the component could not be set up.
+
 Examples:
   outhaul plugin drive sqlite-storage.wasm                              on a fresh SQLite file
   outhaul plugin drive postgres-storage.wasm --database postgres://localhost/test
@@ -77,7 +81,10 @@ pub(super) async fn run(args: Args) -> CommandResult {
     let setup = Setup::read(args.file, args.setup).await.map_err(CommandError::usage)?;
     setup.beside.trusted().iter().for_each(|told| output::note(told));
     let opener = Ready::load(setup).await?;
-    session::serve(opener, BufReader::new(std::io::stdin()), std::io::stdout()).await.map_err(CommandError::output)
+    session::serve(opener, BufReader::new(std::io::stdin()), std::io::stdout()).await.map_err(|error| match error {
+        SessionError::Output(error) => CommandError::output(error),
+        other => CommandError::failure(other),
+    })
 }
 
 /// The component, and the database that its instances share.

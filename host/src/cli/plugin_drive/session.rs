@@ -21,6 +21,23 @@ const WAITING: usize = 64;
 /// How a line is no request, in the place of a failure's code.
 const BAD_REQUEST: &str = "bad-request";
 
+/// Characters that are told of what is wrong with a request: it may quote one of many megabytes.
+const MOST_TOLD: usize = 1000;
+
+/// Why a session ended before its input did.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SessionError {
+    /// The requests cannot be read.
+    #[error("the input cannot be read: {0}")]
+    Input(io::Error),
+    /// The answers cannot be written.
+    #[error(transparent)]
+    Output(io::Error),
+    /// A call panicked in the host.
+    #[error("a fault in outhaul itself: {0}")]
+    Fault(tokio::task::JoinError),
+}
+
 /// A line with its number, or why there are no more.
 type Input = io::Result<(u64, Line)>;
 
@@ -32,7 +49,7 @@ pub(super) async fn serve(
     opener: impl Opener,
     input: impl BufRead + Send + 'static,
     output: impl Write + Send + 'static,
-) -> io::Result<()> {
+) -> Result<(), SessionError> {
     let mut input = read(input);
     let (answers, mut written) = write(output);
     let opener = Arc::new(opener);
@@ -42,7 +59,7 @@ pub(super) async fn serve(
         let (number, line) = tokio::select! {
             line = input.recv() => match line {
                 Some(Ok(line)) => line,
-                Some(Err(error)) => break Err(error),
+                Some(Err(error)) => break Err(SessionError::Input(error)),
                 None => break Ok(()),
             },
             // The reader of our answers has gone: nothing that is still asked matters.
@@ -68,18 +85,15 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let error = json!({ "code": BAD_REQUEST, "detail": format!("line {number}: {}", bad.reason) });
-        let _ = answers.send(json!({ "id": bad.id, "error": error })).await;
+        let _ = answers.send(json!({ "id": bad.id, "error": bad_request(&format!("line {number}: {}", bad.reason)) })).await;
     };
     drop(instances);
     while let Some(task) = tasks.join_next().await {
-        if let Err(error) = task {
-            return Err(io::Error::other(format!("a fault in outhaul itself: {error}")));
-        }
+        task.map_err(SessionError::Fault)?;
     }
     drop(answers);
     let wrote = written.recv().await.unwrap_or(Ok(()));
-    ended.and(wrote)
+    ended.and(wrote.map_err(SessionError::Output))
 }
 
 /// One instance, until no request can come any more or nobody reads answers.
@@ -98,8 +112,16 @@ fn answer(id: Value, told: Told) -> Value {
         Told::Fine(result) => json!({ "id": id, "ok": result }),
         Told::Failed(failure) => json!({ "id": id, "error": messages::failure(&failure) }),
         Told::Broken(failure, reports) => json!({ "id": id, "error": messages::failure(&failure), "reports": reports }),
-        Told::Bad(reason) => json!({ "id": id, "error": { "code": BAD_REQUEST, "detail": reason } }),
+        Told::Bad(reason) => json!({ "id": id, "error": bad_request(&reason) }),
     }
+}
+
+fn bad_request(reason: &str) -> Value {
+    let mut detail: String = reason.chars().take(MOST_TOLD).collect();
+    if detail.len() < reason.len() {
+        detail.push_str("... (cut)");
+    }
+    json!({ "code": BAD_REQUEST, "detail": detail })
 }
 
 /// Reads lines on a thread of its own: reading blocks.
@@ -222,6 +244,37 @@ mod tests {
     #[tokio::test]
     async fn a_session_whose_answers_nobody_reads_ends() {
         let error = serve(Closed, io::Cursor::new("{}\n".repeat(1000)), Gone).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert!(matches!(&error, SessionError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_input_that_cannot_be_read_is_told_as_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = io::BufReader::new(std::fs::File::open(folder.path()).unwrap());
+        let error = serve(Closed, input, Sink::default()).await.unwrap_err();
+        assert_eq!(error.to_string(), "the input cannot be read: Is a directory (os error 21)");
+    }
+
+    #[tokio::test]
+    async fn what_a_wrong_request_says_is_quoted_up_to_a_bound() {
+        let long = "☃".repeat(5000);
+        let lines = format!("{{\"id\": 1, \"call\": \"{long}\"}}\n{{\"id\": 2, \"instance\": \"{long}\", \"call\": \"stats\"}}\n");
+        let answers = answers(lines.as_bytes()).await;
+        assert_eq!(answers.len(), 2);
+        for answer in answers {
+            let detail = answer["error"]["detail"].as_str().unwrap();
+            assert!(detail.chars().count() == MOST_TOLD + 9 && detail.ends_with("☃... (cut)"), "{detail}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_breaks_off_is_answered_and_one_that_is_whole_is_done() {
+        for (last, told) in [
+            ("{\"id\": 2, \"call\": \"clo", bad(Value::Null, "line 2: is not JSON: EOF while parsing a string at column 22")),
+            ("{\"id\": 2, \"call\": \"close\"}", json!({ "id": 2, "ok": { "was_open": false } })),
+        ] {
+            let answers = answers(format!("{{\"id\": 1, \"call\": \"close\"}}\n{last}").as_bytes()).await;
+            assert!(answers.len() == 2 && answers.contains(&told), "{answers:?}");
+        }
     }
 }
