@@ -142,6 +142,12 @@ impl Shell {
     }
 }
 
+/// The lines of a block that install something on the machine: they are not run.
+#[must_use]
+pub fn set_up(block: &str) -> Vec<&str> {
+    block.lines().filter(|line| is_set_up(line)).collect()
+}
+
 /// Whether a line installs something on the machine.
 fn is_set_up(line: &str) -> bool {
     ["apt-get install ", "cargo install ", "rustup target add "].iter().any(|start| line.starts_with(start))
@@ -165,7 +171,8 @@ mod tests {
     fn lines_share_a_shell_and_the_first_failure_ends_it() {
         let folder = tempfile::tempdir().unwrap();
         let shell = Shell { folder: folder.path().to_owned(), path: Vec::new(), clock: None };
-        assert_eq!(shell.run(&Readme(TEXT.to_owned()).block("Build", "sh").unwrap()).unwrap(), "it is here\n");
+        let build = Readme(TEXT.to_owned()).block("Build", "sh").unwrap();
+        assert_eq!((set_up(&build), shell.run(&build).unwrap().as_str()), (vec!["cargo install x"], "it is here\n"));
         let error = shell.run("echo before\nfalse\necho after").unwrap_err().to_string();
         assert!(error.contains("\nbefore\n") && !error.contains("\nafter\n\n"), "{error}");
         let clock = Shell { clock: Some(SystemTime::now()), ..shell };
