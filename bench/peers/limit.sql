@@ -1,7 +1,7 @@
 -- What the server itself can do: claim and settle in a loop inside it, on one connection, with nothing sent to anybody.
 --
 -- Run by `cargo xtask peers`. By hand: psql -f limit.sql, then
---   CALL limit_fill(100000, 1000, 256);
+--   CALL limit_fill(100000, 1000, 256);      rows, keys, bytes of a payload; by itself too, for it commits
 -- then `SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off;` (what a relay sets for its own connections), and, as a
 -- statement by itself because it commits, one of
 --   CALL limit_strict(500);      claim, commit, mark as done, commit
@@ -29,10 +29,24 @@ CREATE TABLE limit_outbox (
 CREATE INDEX limit_outbox_pending ON limit_outbox (id) WHERE status = 'pending';
 CREATE INDEX limit_outbox_key_pending ON limit_outbox (key, id) WHERE status = 'pending';
 
-CREATE PROCEDURE limit_fill(messages integer, keys integer, bytes integer) LANGUAGE sql AS $$
-    INSERT INTO limit_outbox (topic, key, payload)
-    SELECT 'bench', 'k' || number % keys, decode(repeat('61', bytes), 'hex') FROM generate_series(0, messages - 1) number
+-- A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The peers' programs make the same.
+CREATE FUNCTION limit_payload(bytes integer) RETURNS bytea LANGUAGE sql AS $$
+    SELECT convert_to('"' || left(replace(encode(string_agg(sha256(convert_to(number::text, 'UTF8')), NULL ORDER BY number), 'base64'),
+                                          E'\n', ''), bytes - 2) || '"', 'UTF8')
+    FROM generate_series(0, bytes / 32) number
 $$;
+
+-- In transactions of 500 rows, as the peers' programs fill their tables.
+CREATE PROCEDURE limit_fill(messages integer, keys integer, bytes integer) LANGUAGE plpgsql AS $$
+DECLARE
+    body bytea := limit_payload(bytes);
+BEGIN
+    FOR head IN 0 .. messages - 1 BY 500 LOOP
+        INSERT INTO limit_outbox (topic, key, payload)
+        SELECT 'bench', 'k' || number % keys, body FROM generate_series(head, least(head + 500, messages) - 1) number;
+        COMMIT;
+    END LOOP;
+END $$;
 
 -- Leases the next rows and returns their ids; NULL where nothing waits.
 CREATE FUNCTION limit_claim(batch integer) RETURNS bigint[] LANGUAGE plpgsql AS $$

@@ -1,15 +1,18 @@
 """One run of txoutbox: fills its table, drains it by relays in processes of their own, counts.
 
 PEER_DATABASE is the URL of a PostgreSQL database, or the path of a SQLite file that does not exist yet. Prints one line of JSON.
-Everything but the batch is txoutbox's default, the polling excepted: a relay that found nothing looks again after at most 50 ms.
+Everything is txoutbox's default but the batch, the lease, which is as long as its warning about a batch of that size asks for, and the
+polling: a relay that found nothing looks again after at most 50 ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import hashlib
 import json
-import logging
+import math
 import multiprocessing
 import os
 import platform
@@ -17,7 +20,8 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -27,42 +31,55 @@ from txoutbox.adapters.sqlite import SqliteStorage
 URL = os.environ["PEER_DATABASE"]
 IS_POSTGRES = URL.startswith("postgres")
 
+# Rows of a transaction, as those of the other tables are written.
+TRANSACTION = 500
+
 
 async def open_storage() -> Any:
     if not IS_POSTGRES:
         return SqliteStorage(URL)
     from txoutbox.adapters.postgres import PostgresStorage
 
-    return await PostgresStorage.connect(URL, min_size=2, max_size=2)
+    return await PostgresStorage.connect(URL)
+
+
+def payload_of(size: int) -> bytes:
+    """A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same."""
+    digests = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range(size // 32 + 1))
+    return b'"' + base64.b64encode(digests)[: size - 2] + b'"'
+
+
+def transactions(rows: int) -> Iterator[range]:
+    """The rows of each transaction that fills the table."""
+    return (range(begin, min(begin + TRANSACTION, rows)) for begin in range(0, rows, TRANSACTION))
 
 
 async def fill(rows: int, keys: int, payload: int) -> str:
-    """Makes the table by txoutbox's own DDL and fills it in one transaction. Returns the database's version."""
+    """Makes the table by txoutbox's own DDL and fills it. Returns the database's version."""
     storage = await open_storage()
+    body = payload_of(payload)
     if not IS_POSTGRES:
         storage.create_schema()
         storage.close()
         connection = sqlite3.connect(URL)
-        with connection:
-            connection.executemany(
-                "INSERT INTO outbox (topic, key, payload, created_at) VALUES ('bench', ?, ?, ?)",
-                ((f"k{row % keys}", b"a" * payload, time.time()) for row in range(rows)),
-            )
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.execute("ANALYZE")
+        for part in transactions(rows):
+            with connection:
+                connection.executemany(
+                    "INSERT INTO outbox (topic, key, payload, created_at) VALUES ('bench', ?, ?, ?)",
+                    ((f"k{row % keys}", body, time.time()) for row in part),
+                )
         connection.close()
         return sqlite3.sqlite_version
     await storage.create_schema()
     async with storage.pool.acquire() as connection:
-        await connection.execute(
-            "INSERT INTO outbox (topic, key, payload)"
-            " SELECT 'bench', 'k' || row % $2, decode(repeat('61', $3), 'hex') FROM generate_series(0, $1 - 1) row",
-            rows,
-            keys,
-            payload,
-        )
-        await connection.execute("VACUUM ANALYZE outbox")
-        await connection.execute("CHECKPOINT")
+        for part in transactions(rows):
+            await connection.execute(
+                "INSERT INTO outbox (topic, key, payload) SELECT 'bench', 'k' || row % $3, $4 FROM generate_series($1::int, $2::int) row",
+                part.start,
+                part.stop - 1,
+                keys,
+                body,
+            )
         server: str = await connection.fetchval("SHOW server_version")
     await storage.close()
     return server
@@ -98,6 +115,12 @@ class Until(Hooks):
             self.stop()
 
 
+def lease_for(batch: int) -> timedelta:
+    """Its default, or as long as a batch takes if each message takes all the time that it may."""
+    default = RelayConfig()
+    return max(default.lease, timedelta(seconds=math.ceil(batch / default.concurrency) * (default.publish_timeout or 0)))
+
+
 def work(batch: int, rows: int, total: Any, barrier: Any, times: Any) -> None:
     async def run() -> None:
         async def publish(message: OutboxMessage) -> None:
@@ -105,7 +128,7 @@ def work(batch: int, rows: int, total: Any, barrier: Any, times: Any) -> None:
 
         storage = await open_storage()
         hooks = Until(total, rows)
-        config = RelayConfig(batch_size=batch, poll_min=0.005, poll_max=0.05)
+        config = RelayConfig(batch_size=batch, lease=lease_for(batch), poll_min=0.005, poll_max=0.05)
         relay = Relay(storage, publish, config=config, hooks=hooks)
         hooks.stop = relay.stop
         barrier.wait()
@@ -113,8 +136,6 @@ def work(batch: int, rows: int, total: Any, barrier: Any, times: Any) -> None:
         await relay.run()
         times.put((started, hooks.ended or started))
 
-    # Its warnings that a batch could take longer than the lease, if every message took five seconds.
-    logging.getLogger("txoutbox").setLevel(logging.ERROR)
     threading.Thread(target=end_with_parent, daemon=True).start()
     asyncio.run(run())
 

@@ -4,13 +4,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -60,6 +62,7 @@ func run(rows, keys, payload, batch int) error {
 	schema := sql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch}
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(pool), sql.SubscriberConfig{
 		ConsumerGroup:  "peer",
+		// A second by default, which it waits each time that nothing is new.
 		PollInterval:   5 * time.Millisecond,
 		SchemaAdapter:  schema,
 		OffsetsAdapter: sql.DefaultPostgreSQLOffsetsAdapter{},
@@ -100,7 +103,7 @@ func fill(ctx context.Context, pool *pgxpool.Pool, schema sql.DefaultPostgreSQLS
 		return 0, err
 	}
 	outbox := forwarder.NewPublisher(table, forwarder.PublisherConfig{ForwarderTopic: topic})
-	body := bytes.Repeat([]byte("a"), payload)
+	body := payloadOf(payload)
 	for begin := 0; begin < rows; begin += transaction {
 		var messages []*message.Message
 		for row := begin; row < min(begin+transaction, rows); row++ {
@@ -112,14 +115,20 @@ func fill(ctx context.Context, pool *pgxpool.Pool, schema sql.DefaultPostgreSQLS
 			return 0, err
 		}
 	}
-	for _, statement := range []string{"VACUUM ANALYZE watermill_outbox", "CHECKPOINT"} {
-		if _, err := pool.Exec(ctx, statement); err != nil {
-			return 0, err
-		}
-	}
 	var last int64
 	err = pool.QueryRow(ctx, `SELECT max("offset") FROM watermill_outbox`).Scan(&last)
 	return last, err
+}
+
+// payloadOf returns a JSON string of size bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the
+// same.
+func payloadOf(size int) []byte {
+	var digests []byte
+	for number := 0; number <= size/32; number++ {
+		digest := sha256.Sum256([]byte(strconv.Itoa(number)))
+		digests = append(digests, digest[:]...)
+	}
+	return []byte(`"` + base64.StdEncoding.EncodeToString(digests)[:size-2] + `"`)
 }
 
 // acked is up to which offset the forwarder has committed.

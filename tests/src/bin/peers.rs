@@ -22,8 +22,8 @@ struct Cli {
     /// Keys of the rows, in turn.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Bytes of a payload.
-    #[arg(long, default_value_t = 256)]
+    /// Bytes of a payload: a JSON string.
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(2..))]
     payload: u64,
     /// How often everybody runs.
     #[arg(long, default_value_t = 3)]

@@ -14,10 +14,6 @@ pub(super) fn measure(stage: &mut Stage, procedure: &str, setting: Setting) -> R
     let mut client = database.connect()?;
     client.batch_execute(&sql)?;
     client.batch_execute(&format!("CALL limit_fill({}, {}, {})", load.rows, load.keys, load.payload))?;
-    // VACUUM wants to be alone.
-    for statement in ["VACUUM ANALYZE limit_outbox", "CHECKPOINT"] {
-        client.batch_execute(statement)?;
-    }
     let limit = stage.limit.as_millis();
     client
         .batch_execute(&format!("SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET statement_timeout = {limit}"))?;

@@ -5,7 +5,7 @@ use super::program::{self, Measured};
 use super::stage::{Stage, text};
 use crate::places;
 use crate::rig::{Config, Rig};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use outhaul_services::Listener;
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,13 +67,16 @@ pub(super) fn measure(stage: &mut Stage, setting: Setting) -> Result<Measured> {
     let raw: Value = serde_json::from_str(&output).context("`outhaul bench` printed no JSON")?;
     let Report { versions, runs } = serde_json::from_value(raw.clone()).context("a report of another form")?;
     let run = runs.first().context("a report without a run")?;
-    let settled = match (&topic, &database) {
-        (Some((brokers, topic)), _) => super::records(brokers, topic)?,
-        (None, Some(database)) => {
+    let settled = match &database {
+        Some(database) => {
             let count = database.connect()?.query_one("SELECT count(*) FROM outbox WHERE status = 'done'", &[])?;
             u64::try_from(count.get::<_, i64>(0))?
         }
-        (None, None) => u64::try_from(rig.outbox()?.count("done")?)?,
+        None => u64::try_from(rig.outbox()?.count("done")?)?,
     };
+    if let Some((brokers, topic)) = &topic {
+        let records = super::records(brokers, topic)?;
+        ensure!(records == settled, "{records} messages are in the topic, and {settled} are done in the table");
+    }
     Ok(Measured { sent: run.delivered, settled, seconds: run.seconds, versions, report: Some(raw) })
 }

@@ -19,7 +19,7 @@ pub struct Measured {
     pub sent: u64,
     /// Messages that the table, the log or the topic says are done.
     pub settled: u64,
-    /// From the first claim to the last settle, whatever these are called there.
+    /// How long that took. From what to what differs, as what they do does; the page says it of each.
     pub seconds: f64,
     /// What was run, by name.
     pub versions: BTreeMap<String, String>,

@@ -14,6 +14,10 @@ use std::time::Duration;
 /// Partitions of a topic.
 const PARTITIONS: i32 = 6;
 
+/// How often the server looks which tables want an ANALYZE or a VACUUM. Nobody does that by hand here, and with its default of a minute
+/// short runs would have none while long ones do.
+const AUTOVACUUM: (&str, &str) = ("autovacuum_naptime", "1s");
+
 /// Something that is made once, or failed once.
 type Once<T> = Option<Result<T, String>>;
 
@@ -81,12 +85,12 @@ impl Stage {
 
     /// An empty database.
     pub(super) fn database(&mut self) -> Result<Database> {
-        self.plain()?.create_database()
+        fresh(self.plain()?)
     }
 
     /// An empty database on a server that lets its log be read.
     pub(super) fn logical_database(&mut self) -> Result<Database> {
-        self.logical()?.create_database()
+        fresh(self.logical()?)
     }
 
     /// A new topic, and the broker that has it.
@@ -99,12 +103,11 @@ impl Stage {
     }
 
     fn plain(&mut self) -> Result<&mut Server> {
-        once(&mut self.plain, || Postgres::start(Major::V15))
+        once(&mut self.plain, || server(&[AUTOVACUUM]))
     }
 
     fn logical(&mut self) -> Result<&mut Server> {
-        let settings = vec![("wal_level".to_owned(), "logical".to_owned())];
-        once(&mut self.logical, || Postgres::start_with(Major::V15, &ServerOptions { settings, ..ServerOptions::default() }))
+        once(&mut self.logical, || server(&[AUTOVACUUM, ("wal_level", "logical")]))
     }
 
     fn kafka(&mut self) -> Result<&Cluster> {
@@ -125,6 +128,17 @@ impl Stage {
     pub(super) fn debezium(&mut self) -> Result<PathBuf> {
         once(&mut self.debezium, debezium::build).cloned()
     }
+}
+
+fn server(settings: &[(&str, &str)]) -> Result<Server> {
+    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Postgres::start_with(Major::V15, &ServerOptions { settings, ..ServerOptions::default() })
+}
+
+/// A new database on a server that has nothing of earlier runs left to write.
+fn fresh(server: &Server) -> Result<Database> {
+    server.connect("postgres")?.batch_execute("CHECKPOINT").context("cannot have a checkpoint")?;
+    server.create_database()
 }
 
 /// Where a peer's sources are.

@@ -4,8 +4,11 @@ import io.debezium.engine.DebeziumEngine;
 import io.debezium.engine.Header;
 import io.debezium.engine.format.Json;
 import io.debezium.engine.format.KeyValueHeaderChangeEventFormat;
+import java.io.ByteArrayOutputStream;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -13,6 +16,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -153,30 +157,39 @@ public final class Relay {
     }
 
     /** The table with Debezium's own columns, the slot before the rows, the rows. Returns the server's version. */
-    private static String prepare(URI database, int rows, int keys, int bytes) throws SQLException {
+    private static String prepare(URI database, int rows, int keys, int bytes) throws Exception {
+        String payload = payload(bytes);
         try (Connection connection = connect(database); Statement statement = connection.createStatement()) {
             statement.execute("CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, "
                     + "type text NOT NULL, payload text)");
             statement.execute("CREATE PUBLICATION " + SLOT + " FOR TABLE outbox WITH (publish = 'insert')");
             statement.execute("SELECT pg_create_logical_replication_slot('" + SLOT + "', 'pgoutput')");
-            String insert = "INSERT INTO outbox SELECT gen_random_uuid(), 'bench', 'k' || number % ?, 'bench', repeat('a', ?) "
+            String insert = "INSERT INTO outbox SELECT gen_random_uuid(), 'bench', 'k' || number % ?, 'bench', ? "
                     + "FROM generate_series(?, ?) number";
             try (PreparedStatement fill = connection.prepareStatement(insert)) {
                 for (int begin = 0; begin < 2 * rows; begin += TRANSACTION) {
                     fill.setInt(1, keys);
-                    fill.setInt(2, bytes);
+                    fill.setString(2, payload);
                     fill.setInt(3, begin);
                     fill.setInt(4, Math.min(begin + TRANSACTION, 2 * rows) - 1);
                     fill.executeUpdate();
                 }
             }
-            statement.execute("VACUUM ANALYZE outbox");
-            statement.execute("CHECKPOINT");
             try (ResultSet version = statement.executeQuery("SHOW server_version")) {
                 version.next();
                 return version.getString(1);
             }
         }
+    }
+
+    /** A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same. */
+    private static String payload(int bytes) throws NoSuchAlgorithmException {
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        ByteArrayOutputStream digests = new ByteArrayOutputStream();
+        for (int number = 0; number <= bytes / 32; number++) {
+            digests.writeBytes(digest.digest(bytes(Integer.toString(number))));
+        }
+        return '"' + Base64.getEncoder().encodeToString(digests.toByteArray()).substring(0, bytes - 2) + '"';
     }
 
     private static void dropSlot(URI database) throws Exception {
