@@ -174,6 +174,7 @@ fn what_is_told_of_a_file_that_cannot_be_read_is_told_until_it_can_be() -> Resul
     let receiver = Receiver::accepting()?;
     let (rig, folder, _) = rig(&receiver, |config| config)?;
     let host = rig.host()?;
+    sent(&rig, &receiver, "first")?;
     let file = folder.join("http-publisher.wasm");
     let built = components::built("http-publisher")?;
     let reason = |what: &str, wanted: Option<&str>| {
@@ -390,7 +391,7 @@ fn with_pins_another_file_is_refused() -> Result<()> {
     std::fs::write(&lock, &damaged)?;
     for arguments in [&["plugin", "pin"][..], &["plugin", "pin", "--check"], &["check"]] {
         let told = rig.run(arguments)?.failure(2)?;
-        assert!(told.contains("outhaul.lock are damaged in line 6: ") && told.contains("restore the file"), "{told}");
+        assert!(told.contains("outhaul.lock are damaged in line 5: ") && told.contains("restore the file"), "{told}");
         assert_eq!(std::fs::read_to_string(&lock)?, damaged);
     }
     std::fs::write(&lock, &pins)?;
