@@ -17,6 +17,7 @@ use std::time::Duration;
 on_each_storage!(
     each_delivery_has_its_own_lease_and_attempts,
     order_is_per_key_and_subscriber_so_that_a_dead_endpoint_holds_up_only_itself,
+    what_is_behind_a_failed_delivery_is_claimed_once_and_not_with_each_of_its_tries,
     a_slow_endpoint_holds_up_only_itself,
     events_without_a_key_do_not_wait_for_each_other,
     without_a_budget_of_attempts_a_delivery_is_tried_on_and_on,
@@ -91,6 +92,29 @@ fn order_is_per_key_and_subscriber_so_that_a_dead_endpoint_holds_up_only_itself(
     stage.answer_well("dead");
     stage.wait_for_accepted("dead", 30)?;
     assert_eq!(numbers(&stage.requests("dead"))?, (1..=30).collect::<Vec<_>>());
+    host.shut_down()
+}
+
+fn what_is_behind_a_failed_delivery_is_claimed_once_and_not_with_each_of_its_tries(ground: Ground<'_>) -> Result<()> {
+    let mut stage = ground.stage(&Plan::usual())?;
+    stage.subscribe("dead")?;
+    stage.answer("dead", Answer::status(503));
+    stage.database.hold_deliveries()?;
+    for number in 1..=50 {
+        stage.event("orders", Some("k"), number.to_string().as_bytes())?;
+    }
+    stage.rig.drain()?;
+    stage.database.release_deliveries()?;
+    let host = stage.host()?;
+    stage.wait_for_requests("dead", 10)?;
+    let claimed = host.metric("outhaul_claimed_total{relay=\"orders.deliveries\"}")?;
+    let tried = stage.requests("dead").len();
+    // All of them at first; then the first one for each try, and perhaps for one that is about to begin.
+    let most = u32::try_from(50 + tried)?;
+    assert!(claimed <= f64::from(most), "{claimed} were claimed for {tried} tries of the first of 50");
+    stage.answer_well("dead");
+    stage.wait_for_accepted("dead", 50)?;
+    assert_eq!(numbers(&stage.requests("dead"))?, (1..=50).collect::<Vec<_>>());
     host.shut_down()
 }
 

@@ -244,9 +244,13 @@ fn a_url_that_makes_no_sense_is_quarantined(ground: Ground<'_>) -> Result<()> {
     stage.subscribe_as("good", Subscription { topics: Some("good"), ..Default::default() })?;
     let address = stage.receiver.address();
     let long = format!("http://{address}/{}", "x".repeat(9000));
-    let urls =
+    let none =
         ["", "/relative/hidden", "ftp://example.com/hidden", "http://user:hidden@example.com/", "hidden", "http://:80/hidden", &long];
-    for (number, url) in urls.into_iter().enumerate() {
+    // What a browser would put right, and no request can be made of.
+    let [space, dots, fragment] = ["a hidden", "../hidden", "#hidden"].map(|path| format!("http://{address}/{path}"));
+    let unfit = ["http://example.com/{hidden}", "http:example.com/hidden", "http://example.com:0/hidden", &space, &dots, &fragment];
+    let urls = none.into_iter().chain(unfit);
+    for (number, url) in urls.enumerate() {
         let (subscriber, topic) = (format!("bad{number}"), format!("bad.{number}"));
         // A good one beside it gets nothing either: all or none.
         stage.subscribe_as(&subscriber, Subscription { topics: Some(&topic), url: Some(url), ..Default::default() })?;

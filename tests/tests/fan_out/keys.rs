@@ -4,6 +4,8 @@ use anyhow::{Context, Result};
 use outhaul_tests::fan_out::plan::write_key;
 use outhaul_tests::fan_out::{Ground, Plan, Stage};
 use outhaul_tests::on_each_storage;
+use outhaul_tests::process::poll;
+use outhaul_tests::receiver::{Answer, Gate};
 use outhaul_tests::rig::Config;
 use std::collections::BTreeMap;
 
@@ -13,6 +15,7 @@ on_each_storage!(
     another_key_under_the_same_version_is_an_integrity_failure,
     a_key_that_cannot_be_read_for_now_ends_nothing,
     rekey_moves_rows_to_the_newest_key,
+    a_relay_that_begins_anew_does_not_say_that_it_runs,
 );
 
 /// Two keys, the first one for new rows.
@@ -145,4 +148,36 @@ fn rekey_moves_rows_to_the_newest_key(ground: Ground<'_>) -> Result<()> {
     assert_eq!(ended.iter().filter(|one| one.outcome() == ("complete", None)).count(), 59);
     assert_eq!(stage.receiver.requests().len(), 59);
     Ok(())
+}
+
+/// Between two turns of a relay its key is looked at, which here takes as long as it likes: the file is a pipe.
+fn a_relay_that_begins_anew_does_not_say_that_it_runs(ground: Ground<'_>) -> Result<()> {
+    let mut stage = ground.stage(&Plan::usual())?;
+    stage.subscribe("crm")?;
+    let gate = Gate::closed();
+    stage.answer("crm", Answer::status(204).behind(&gate));
+    let mut host = stage.ready_host()?;
+    stage.event("orders", Some("k"), b"x")?;
+    stage.wait_for_requests("crm", 1)?;
+    stage.reconfigure(|config| config.set("relays.0.fan_out.max_subscribers", 7))?;
+    host.reload("applied")?;
+    host.process().errors().wait_for_line("begins anew")?;
+    let (key, pipe) = (stage.rig.path().join("sealing.key"), stage.rig.path().join("pipe"));
+    let content = std::fs::read(&key)?;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600))?;
+    std::fs::hard_link(&pipe, stage.rig.path().join("linked"))?;
+    std::fs::rename(stage.rig.path().join("linked"), &key)?;
+    gate.open();
+    poll("the relay to be opening", || {
+        let (status, text) = host.get("/readyz")?;
+        Ok(status == 503 && text.contains("\"state\":\"opening\""))
+    })?;
+    // From then on it is a file again, and the one who reads the pipe gets it.
+    std::fs::write(stage.rig.path().join("good"), &content)?;
+    std::fs::rename(stage.rig.path().join("good"), &key)?;
+    std::fs::write(&pipe, &content)?;
+    poll("the relay to run", || Ok(host.get("/readyz")?.0 == 200))?;
+    stage.event("orders", Some("k"), b"y")?;
+    stage.wait_for_accepted("crm", 2)?;
+    host.shut_down()
 }

@@ -17,6 +17,8 @@ on_each_storage!(
     a_name_that_does_not_resolve_for_now_is_network,
     an_unknown_signing_scope_is_quarantined_as_permanent_scope,
     signing_material_out_of_reach_is_signing_unavailable_and_tried_again,
+    a_signing_key_lost_while_the_host_runs_holds_up_what_it_signs_until_it_is_back,
+    a_signing_scope_taken_away_while_the_host_runs_quarantines_until_it_is_back,
     retry_after_is_kept,
 );
 
@@ -162,6 +164,50 @@ fn signing_material_out_of_reach_is_signing_unavailable_and_tried_again(ground: 
     stage.database.wait_for_ended(2)?;
     let requests = stage.requests("signed");
     assert!(requests.len() == 1 && requests[0].header("webhook-signature").is_some(), "{requests:?}");
+    host.shut_down()
+}
+
+fn a_signing_key_lost_while_the_host_runs_holds_up_what_it_signs_until_it_is_back(ground: Ground<'_>) -> Result<()> {
+    let mut stage = ground.stage(&Plan::usual())?;
+    stage.subscribe_as("signed", Subscription { scope: Some("acme"), ..Default::default() })?;
+    stage.subscribe("unsigned")?;
+    let host = stage.host()?;
+    stage.event("orders", Some("k"), b"1")?;
+    stage.wait_for_accepted("signed", 1)?;
+    let (key, away) = (stage.rig.path().join("signing.key"), stage.rig.path().join("away.key"));
+    std::fs::rename(&key, &away)?;
+    stage.event("orders", Some("k"), b"2")?;
+    stage.wait_for_accepted("unsigned", 2)?;
+    stage.database.wait_for_deliveries("the signed one to wait", |all| {
+        all.iter().any(|one| one.subscriber == "signed" && one.outcome() == ("pending", Some("signing_unavailable")))
+    })?;
+    assert_eq!(stage.requests("signed").len(), 1, "nothing goes out unsigned");
+    std::fs::rename(&away, &key)?;
+    stage.database.wait_for_ended(4)?;
+    let requests = stage.requests("signed");
+    assert!(requests.len() == 2 && requests.iter().all(|request| request.header("webhook-signature").is_some()), "{requests:?}");
+    host.shut_down()
+}
+
+fn a_signing_scope_taken_away_while_the_host_runs_quarantines_until_it_is_back(ground: Ground<'_>) -> Result<()> {
+    let mut stage = ground.stage(&Plan::usual())?;
+    stage.subscribe_as("signed", Subscription { scope: Some("acme"), ..Default::default() })?;
+    let mut host = stage.host()?;
+    stage.event("orders", Some("k"), b"1")?;
+    stage.wait_for_accepted("signed", 1)?;
+    let with_scope = stage.config.clone();
+    stage.reconfigure(|config| config.set_all("publishers.webhooks", "config = {}"))?;
+    host.reload("applied")?;
+    stage.event("orders", Some("k"), b"2")?;
+    stage.database.wait_for_deliveries("the second one to end", |all| {
+        all.iter().any(|one| one.outcome() == ("quarantined", Some("permanent_scope")))
+    })?;
+    assert_eq!(stage.requests("signed").len(), 1, "nothing goes out unsigned");
+    stage.reconfigure(|_| with_scope)?;
+    host.reload("applied")?;
+    assert_eq!(stage.fanout_json("requeue", &[])?["requeued"], 1);
+    stage.wait_for_accepted("signed", 2)?;
+    assert!(stage.requests("signed")[1].header("webhook-signature").is_some());
     host.shut_down()
 }
 

@@ -15,6 +15,7 @@ on_each_storage!(
     four_readers_race_on_one_checkpoint_by_the_admin_api,
     a_checkpoint_moves_only_from_where_it_is_forward_and_not_past_the_end,
     readers_and_tenants_do_not_see_each_other,
+    what_is_asked_wrongly_is_refused_by_the_name_of_the_parameter,
 );
 
 fn changes(answer: &Value) -> Result<Vec<Value>> {
@@ -219,4 +220,45 @@ fn readers_and_tenants_do_not_see_each_other(ground: Ground<'_>) -> Result<()> {
         assert_eq!(changes(&read)?.len() as u64, last, "each reader has a checkpoint of its own");
     }
     Ok(())
+}
+
+fn what_is_asked_wrongly_is_refused_by_the_name_of_the_parameter(ground: Ground<'_>) -> Result<()> {
+    let (stage, _) = with_log(ground, 1)?;
+    let host = stage.ready_host()?;
+    let (long, nul) = ("r".repeat(4000), "%00");
+    for (method, path, told) in [
+        ("GET", format!("deliveries?tenant={TENANT}&after=garbage"), "after: "),
+        ("GET", format!("deliveries?tenant={TENANT}&after={nul}"), "after: "),
+        ("GET", format!("deliveries?tenant={TENANT}{nul}"), "tenant: "),
+        ("GET", format!("deliveries?tenant={TENANT}&event={nul}"), "event: "),
+        ("GET", format!("deliveries?tenant={TENANT}&subscriber={nul}"), "subscriber: "),
+        ("GET", format!("deliveries?tenant={TENANT}&id={nul}"), "id: "),
+        ("GET", format!("status?tenant={TENANT}&after=garbage"), "after: "),
+        ("GET", format!("status?tenant={nul}"), "tenant: "),
+        ("GET", format!("checkpoints/r{nul}?tenant={TENANT}"), "reader: "),
+        ("GET", format!("checkpoints/{long}?tenant={TENANT}"), "reader: "),
+        ("PUT", format!("checkpoints/{long}?tenant={TENANT}&expected=0&through=1"), "reader: has 4000 bytes, and may have 512"),
+        ("PUT", format!("checkpoints/r?tenant={long}&expected=0&through=0"), "tenant: "),
+        ("POST", format!("reemit?tenant={TENANT}&event={nul}"), "event: "),
+    ] {
+        let (status, answer) = api(&host, method, &path)?;
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(status == 400 && error.contains(told), "{method} {}: {status} {answer}", path.get(..60).unwrap_or(&path));
+    }
+    // The longest that may be.
+    let reader = "\u{e9}".repeat(256);
+    stage.fanout("status", &["--tenant", TENANT, "--reader", &reader, "--expected", "0", "--through", "1"])?.success()?;
+    for (command, arguments) in [
+        ("list", &["--after", "garbage"][..]),
+        ("status", &["--after", "garbage"]),
+        ("status", &["--reader", &long]),
+        ("status", &["--reader", "r", "--expected", "x", "--through", "1"]),
+    ] {
+        let refused = stage.fanout(command, &[&["--tenant", TENANT], arguments].concat())?;
+        assert_eq!(refused.code, Some(2), "{command} {arguments:?}: {}", refused.errors);
+        assert!(refused.errors.contains(arguments[if arguments.len() > 2 { 2 } else { 0 }]), "{}", refused.errors);
+    }
+    let refused = stage.rig.run(&["dead", "list", "--after", "garbage"])?;
+    assert!(refused.code == Some(2) && refused.errors.contains("--after"), "{refused:?}");
+    host.shut_down()
 }

@@ -10,23 +10,46 @@ use outhaul_tests::receiver::Answer;
 
 on_each_storage!(nothing_secret_is_in_logs_json_metrics_or_the_admin_api,);
 
-/// A URL's path, a URL's query, and the credentials of three kinds.
-const SECRETS: [&str; 6] = ["s3cret-path", "s3cret-query", "s3cret-token", "s3cret-password", "s3cret-value", "s3cret-moved"];
+/// A URL's path, a URL's query, the credentials of three kinds, and the name of a host that may be reached.
+const SECRETS: [&str; 7] =
+    ["s3cret-path", "s3cret-query", "s3cret-token", "s3cret-password", "s3cret-value", "s3cret-moved", "s3cret-granted.invalid"];
+
+/// The name of a host that may not be reached: in the log, so that an operator can grant it, and nowhere else.
+const REFUSED_HOST: &str = "s3cret-refused.invalid";
 
 fn trace(command: &mut std::process::Command) {
     command.env("RUST_LOG", "trace");
 }
 
-/// Everything that a command says.
-fn ran(stage: &Stage, arguments: &[&str]) -> Result<String> {
-    let finished = stage.rig.run_as(arguments, trace)?;
-    Ok(format!("{}\n{}", finished.output, finished.errors))
+/// What was said.
+#[derive(Default)]
+struct Seen {
+    /// To whoever asks.
+    told: Vec<String>,
+    /// To whoever runs it.
+    logged: Vec<String>,
+}
+
+impl Seen {
+    /// Everything that a command says.
+    fn ran(&mut self, stage: &Stage, arguments: &[&str]) -> Result<()> {
+        let finished = stage.rig.run_as(arguments, trace)?;
+        self.told.push(finished.output);
+        self.logged.push(finished.errors);
+        Ok(())
+    }
+}
+
+/// The line of a text in which a word is.
+fn line_with<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    text.lines().find(|line| line.contains(word))
 }
 
 /// Every situation that has something to tell: endpoints that answer, fail, refuse, are away; URLs and credentials that make no sense;
 /// rows that were changed; keys that are missing.
 fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -> Result<()> {
     let plan = Plan::usual()
+        .reaching("s3cret-granted.invalid:80")
         .with("log", "filter = \"trace\"")
         .with("admin", "stats_interval = \"50ms\"")
         .with("relays.0.fan_out.delivery", "max_attempts = 3");
@@ -53,6 +76,8 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
         ("userinfo", "http://user:s3cret-password@127.0.0.1/s3cret-path", "userinfo"),
         ("nonsense", "s3cret-path", "nonsense"),
         ("unsigned", &url("unsigned"), "orders"),
+        ("unknown", "http://s3cret-granted.invalid/in", "orders"),
+        ("refused", "http://s3cret-refused.invalid/in", "orders"),
     ];
     for (subscriber, url, topics) in elsewhere {
         let scope = (subscriber == "unsigned").then_some("unknown");
@@ -88,8 +113,7 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
 
     // Tampered with, re-emitted, rekeyed with one that does not open, with a key that is missing.
     stage.database.run("UPDATE outbox_deliveries SET principal_id = 'edited' WHERE subscriber_id = 'refusing'")?;
-    let mut seen = Vec::new();
-    let mut told = |text: &str| seen.push(text.to_owned());
+    let mut seen = Seen::default();
     let tenant = ["--tenant", TENANT];
     for json in [&["--json"][..], &[]] {
         for (command, more) in [
@@ -99,17 +123,17 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
             ("status", &[]),
             ("status", &["--reader", "r", "--advance"]),
         ] {
-            told(&ran(&stage, &[&["fanout", command, "orders"], &tenant[..], more, json].concat())?);
+            seen.ran(&stage, &[&["fanout", command, "orders"], &tenant[..], more, json].concat())?;
         }
         for delivery in stage.database.again()?.deliveries()? {
-            told(&ran(&stage, &[&["fanout", "show", "orders"], &tenant[..], &[&delivery.id], json].concat())?);
+            seen.ran(&stage, &[&["fanout", "show", "orders"], &tenant[..], &[&delivery.id], json].concat())?;
         }
-        told(&ran(&stage, &[&["stats"], json].concat())?);
-        told(&ran(&stage, &[&["check"], json].concat())?);
-        told(&ran(&stage, &[&["dead", "list", "--storage", "outbox"], json].concat())?);
-        told(&ran(&stage, &[&["plugin", "list"], json].concat())?);
+        seen.ran(&stage, &[&["stats"], json].concat())?;
+        seen.ran(&stage, &[&["check"], json].concat())?;
+        seen.ran(&stage, &[&["dead", "list", "--storage", "outbox"], json].concat())?;
+        seen.ran(&stage, &[&["plugin", "list"], json].concat())?;
     }
-    told(&host.metrics()?);
+    seen.told.push(host.metrics()?);
     for path in [
         format!("/api/fan-out/orders/deliveries?tenant={TENANT}"),
         format!("/api/fan-out/orders/status?tenant={TENANT}&after=0&limit=1000"),
@@ -119,7 +143,7 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
     ] {
         let (status, text) = host.get(&path)?;
         assert_eq!(status, 200, "{path}: {text}");
-        told(&text);
+        seen.told.push(text);
     }
     stage.reconfigure(|config| {
         config
@@ -127,14 +151,15 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
             .set_all("relays.0.fan_out", r#"keys = [ { version = "k2", secret = "newer" }, { version = "k1", secret = "sealing" } ]"#)
     })?;
     host.reload("applied")?;
-    told(&ran(&stage, &["fanout", "rekey", "orders", "--json"])?);
+    seen.ran(&stage, &["fanout", "rekey", "orders", "--json"])?;
     std::fs::remove_file(stage.rig.path().join("newer.key"))?;
     stage.event("orders", Some("k"), b"x")?;
-    told(&ran(&stage, &["drain", "--json"])?);
-    told(&host.log());
-    told(&stage.database.everything()?);
+    seen.ran(&stage, &["drain", "--json"])?;
+    seen.logged.push(host.log());
+    seen.told.push(stage.database.everything()?);
 
-    let seen = seen.join("\n");
+    let (told, logged) = (seen.told.join("\n"), seen.logged.join("\n"));
+    let seen = format!("{told}\n{logged}");
     // Of the libraries below nothing finer is let through.
     assert!(seen.contains("\"level\":\"DEBUG\""), "the log said all that it may");
     for code in ["retryable_http", "permanent_http", "invalid_configuration", "permanent_scope", "network"] {
@@ -143,11 +168,9 @@ fn nothing_secret_is_in_logs_json_metrics_or_the_admin_api(ground: Ground<'_>) -
     use base64::Engine;
     let signing = base64::prelude::BASE64_STANDARD.encode(SIGNING_KEY);
     for secret in SECRETS.into_iter().chain([key.as_str(), newer.as_str(), signing.as_str()]) {
-        if let Some(at) = seen.find(secret) {
-            let from = seen[..at].rfind('\n').map_or(0, |line| line + 1);
-            let to = seen[at..].find('\n').map_or(seen.len(), |end| at + end);
-            panic!("{secret} is in: {}", &seen[from..to]);
-        }
+        assert_eq!(line_with(&seen, secret), None, "{secret} is seen");
     }
+    assert_eq!(line_with(&told, REFUSED_HOST), None, "{REFUSED_HOST} is told");
+    assert!(line_with(&logged, REFUSED_HOST).is_some_and(|line| line.contains("is not granted")), "an operator sees what to grant");
     Ok(())
 }
