@@ -1,7 +1,7 @@
 //! Figures of several runs, and tables of them in Markdown.
 
 use outhaul::bench::compare::claims;
-use outhaul::bench::model::{Report, Run};
+use outhaul::bench::model::{Report, Run, Second};
 
 /// The middle of some figures, and how far they reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +28,25 @@ pub(crate) fn claim_p50_ms(run: &Run) -> Option<f64> {
 
 pub(crate) fn claim_p99_ms(run: &Run) -> Option<f64> {
     claims(run).map(|(_, calls)| calls.p99_us as f64 / 1000.0)
+}
+
+/// How long claims take while nearly all rows of a backlog wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct AtTheStart {
+    /// Median of the seconds, of the median of each.
+    pub(crate) p50_ms: f64,
+    /// Rows that wait at the end of them, of all: 1 would be all.
+    pub(crate) left: f64,
+}
+
+/// Of the seconds that end with nine tenths of the rows waiting, and of the first one however it ends.
+pub(crate) fn claims_at_the_start(run: &Run) -> Option<AtTheStart> {
+    let rows = run.settings.rows;
+    let is_full = |second: &Second| second.backlog >= rows - rows / 10;
+    let count = run.series.iter().take_while(|second| is_full(second)).count().max(1);
+    let seconds = || run.series.iter().take(count);
+    let p50_ms = Spread::of(seconds().map(|second| second.claim_p50_us.map(|us| us as f64 / 1000.0)))?.median;
+    Some(AtTheStart { p50_ms, left: run.series.get(count - 1)?.backlog as f64 / rows as f64 })
 }
 
 pub(crate) fn mib(bytes: u64) -> f64 {
@@ -74,6 +93,21 @@ mod tests {
         assert_eq!(Spread::of([Some(3.0), None, Some(1.0), Some(f64::NAN)]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
         assert_eq!(Spread::of([Some(3.0), Some(1.0), Some(10.0)]), Some(Spread { median: 3.0, min: 1.0, max: 10.0 }));
         assert_eq!(Spread::of([None]), None);
+    }
+
+    #[test]
+    fn claims_of_a_backlog_are_those_before_it_is_gone() {
+        let mut run: Run = serde_json::from_str(include_str!("run.json")).unwrap();
+        let mut of = |seconds: &[(u64, Option<u64>)]| {
+            run.series = seconds.iter().map(|&(backlog, claim_p50_us)| Second { backlog, claim_p50_us, ..Second::default() }).collect();
+            claims_at_the_start(&run)
+        };
+        let start = |p50_ms, left| Some(AtTheStart { p50_ms, left });
+        // Of 1000 rows.
+        assert_eq!(of(&[(960, Some(4000)), (930, None), (900, Some(6000)), (899, Some(100)), (0, Some(100))]), start(5.0, 0.9));
+        assert_eq!(of(&[(400, Some(3000)), (0, Some(100))]), start(3.0, 0.4));
+        assert_eq!(of(&[(990, None), (0, Some(100))]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; then `growth.md` and its plots.
 
-use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, mib, table};
+use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, mib, table};
 use super::ground::{Bench, Kind};
 use super::sweeps::{self, Case, Sweep};
 use anyhow::{Context as _, Result, ensure};
@@ -105,10 +105,20 @@ fn spread(runs: &[&Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread>
     Spread::of(runs.iter().map(|run| figure(run)))
 }
 
+/// What of the claims of a backlog is shown.
+const AT_THE_START: &str = "Claim p50 is that of the seconds that end with nine tenths of the rows waiting, and of the first second however it \
+                            ends; in brackets how much waits at the end of them. Claim p99 is that of the whole drain.\n\n";
+
+/// Whether it is varied how much waits: the claims of a whole drain are of every backlog from that down to none.
+fn is_of_backlogs(sweep: &Sweep) -> bool {
+    sweep.name == "backlog"
+}
+
 /// The table of a sweep.
 fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> String {
     let rows = sweep.cases.iter().enumerate().flat_map(|(number, case)| kinds.iter().map(move |kind| (number, case, *kind)));
-    let rows = rows.map(|(number, case, kind)| row(case, kind, &of(number, kind)));
+    let is_of_backlogs = is_of_backlogs(sweep);
+    let rows = rows.map(|(number, case, kind)| row(case, kind, is_of_backlogs, &of(number, kind)));
     let head = [
         sweep.varied,
         "database",
@@ -120,20 +130,28 @@ fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'
         "CPU (µs/message)",
         "peak memory (MiB)",
     ];
-    format!("\n## {}\n\n{}.\n\n{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
+    let note = if is_of_backlogs { AT_THE_START } else { "" };
+    format!("\n## {}\n\n{}.\n\n{note}{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
 }
 
-fn row(case: &Case, kind: Kind, runs: &[&Run]) -> [String; 9] {
+fn row(case: &Case, kind: Kind, is_of_backlogs: bool, runs: &[&Run]) -> [String; 9] {
     let rate = spread(runs, |run| Some(run.per_second));
     let median = |figure: fn(&Run) -> Option<f64>| spread(runs, figure).map(|spread| spread.median);
     let share = case.ceiling.zip(rate).map(|(ceiling, rate)| format!("{:.0} % of {ceiling:.0}", 100.0 * rate.median / ceiling));
+    let claim = if is_of_backlogs {
+        let left = median(|run| Some(claims_at_the_start(run)?.left * 100.0));
+        let left = left.map(|left| format!(" ({left:.0} %)"));
+        cell(median(|run| Some(claims_at_the_start(run)?.p50_ms)), 1) + &left.unwrap_or_default()
+    } else {
+        cell(median(claim_p50_ms), 1)
+    };
     [
         case.value.clone(),
         kind.to_string(),
         cell(rate.map(|rate| rate.median), 0),
         rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.0} to {:.0}", rate.min, rate.max)),
         share.unwrap_or_else(|| "-".to_owned()),
-        cell(median(claim_p50_ms), 1),
+        claim,
         cell(median(claim_p99_ms), 1),
         cell(median(|run| Some(run.cpu.us_per_message)), 1),
         cell(median(|run| Some(mib(run.memory.peak_bytes))), 0),
@@ -169,8 +187,9 @@ fn charts<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a
         rates.push(line("concurrency / latency".to_owned(), 6, ceiling));
     }
     let mut charts = vec![(sweep.name.to_owned(), chart("throughput", "messages/s", rates))];
-    if sweep.name == "backlog" {
-        charts.push((format!("{}-claim", sweep.name), chart("claim time", "median claim (ms)", medians(claim_p50_ms))));
+    if is_of_backlogs(sweep) {
+        let claims = medians(|run| Some(claims_at_the_start(run)?.p50_ms));
+        charts.push((format!("{}-claim", sweep.name), chart("claim time at the start", "median claim (ms)", claims)));
     }
     charts
 }
@@ -184,14 +203,7 @@ mod tests {
     use super::*;
 
     fn run(per_second: f64) -> Run {
-        let text = format!(
-            r#"{{"side":"A","settings":{{"relay":"r","storage":"s","publisher":"p","native":false,"rows":1,"payload_bytes":1,"keys":1,"batch":1,
-            "lanes":1,"hosts":1}},"delivered":1,"retried":0,"dead":0,"seconds":1.0,"per_second":{per_second},
-            "cpu":{{"user_seconds":0.1,"system_seconds":0.1,"us_per_message":20.04}},
-            "memory":{{"start_bytes":1,"middle_bytes":1,"end_bytes":1,"peak_bytes":104857600}},
-            "calls":{{"claim":{{"count":2,"items":1,"p50_us":1500,"p99_us":2500,"max_us":2500}}}},"series":[]}}"#
-        );
-        serde_json::from_str(&text).unwrap()
+        Run { per_second, ..serde_json::from_str(include_str!("run.json")).unwrap() }
     }
 
     #[test]
@@ -210,6 +222,21 @@ mod tests {
         assert_eq!((name.as_str(), chart.title.as_str()), ("destination", "A destination that takes 50 ms: throughput"));
         assert_eq!(chart.series[0].points, [(0.0, 300.0)]);
         assert_eq!(chart.series[1].points, [(0.0, 320.0), (1.0, 1280.0), (2.0, 5120.0)]);
+    }
+
+    #[test]
+    fn claims_of_a_backlog_are_those_of_its_start() {
+        let sweeps = sweeps::all();
+        let sweep = sweeps.iter().find(|sweep| sweep.name == "backlog").unwrap();
+        let runs = [run(300.0)];
+        let of = |case: usize, _: Kind| if case == 1 { runs.iter().collect() } else { Vec::new() };
+        let section = section(sweep, &[Kind::Sqlite], &of);
+        assert!(section.contains("\n| 100 k | SQLite | 300 | 300 to 300 | - | 3.2 (70 %) | 2.5 | 20.0 | 100 |\n"), "{section}");
+        assert!(section.contains("\n| 1 M | SQLite | - | - | - | - | - | - | - |\n"), "{section}");
+        assert!(section.contains("\n\nClaim p50 is that of the seconds"), "{section}");
+        let charts = charts(sweep, &[Kind::Sqlite], &of);
+        let [_, (name, chart)] = &charts[..] else { panic!("{charts:?}") };
+        assert_eq!((name.as_str(), &chart.series[0].points), ("backlog-claim", &vec![(1.0, 3.25)]));
     }
 
     #[test]
