@@ -1,5 +1,5 @@
-//! Claims and settles of sqlite-storage and postgres-storage, by the SQL that their configuration leads to and by backlog. Through their
-//! components, which is how they run; what that costs is in the bench `boundary`.
+//! Claims and settles of sqlite-storage and postgres-storage, by the SQL that their configuration leads to and by backlog: 1000 rows,
+//! 100,000, and as many more as the environment variable `CLAIM_SQL_BACKLOG` says. Through their components, which is how they run; what that costs is in the bench `boundary`.
 //!
 //! PostgreSQL is the shared server of the tests. Where there is none, that is said, and SQLite is measured alone.
 
@@ -15,8 +15,8 @@ use outhaul_services::{Major, Postgres};
 use std::cell::LazyCell;
 use std::time::{Duration, Instant};
 use support::messages::{RELEASE, WORKER, request, settlement};
-use support::table::{Form, Rows, STRICT, Table};
-use support::{criterion, run, scaled};
+use support::table::{Form, Rows, STRICT, Shape, Table};
+use support::{criterion, is_smoke, run};
 
 /// Rows a claim.
 const BATCH: usize = 50;
@@ -24,22 +24,37 @@ const BATCH: usize = 50;
 /// After so many turns the table is tidied.
 const TIDY: u64 = 100;
 
-const PLAIN: Form = Form { strict: false, delete: false };
-const DELETE: Form = Form { strict: true, delete: true };
+/// Measured too, where it is set: filling tables of a million rows takes minutes.
+const MORE: &str = "CLAIM_SQL_BACKLOG";
+
+const PLAIN: Form = Form { strict: false, ..STRICT };
+const DELETE: Form = Form { delete: true, ..STRICT };
+const MAPPED: Form = Form { shape: Shape::Mapped, ..STRICT };
+const LEASE_TABLE: Form = Form { shape: Shape::LeaseTable, ..STRICT };
 
 fn main() {
     let mut criterion = criterion();
-    let backlogs = scaled(vec![("small", 200)], vec![("1k", 1000), ("100k", 100_000)]);
+    let backlogs = if is_smoke() { vec![("small".to_owned(), 200)] } else { backlogs() };
     let server = server();
     for (name, backlog) in backlogs {
         // Ten rows a key at least, so that there is an order to keep.
         let rows = Rows { count: backlog, payload: 256, keys: (backlog / 10).min(1000) };
-        measure(&mut criterion, "sqlite", name, true, &|form| Table::sqlite(form, rows));
+        measure(&mut criterion, "sqlite", &name, true, &|form| Table::sqlite(form, rows));
         if let Some(server) = &server {
-            measure(&mut criterion, "postgres", name, false, &|form| Table::postgres(server, form, rows));
+            measure(&mut criterion, "postgres", &name, false, &|form| Table::postgres(server, form, rows));
         }
     }
     criterion.final_summary();
+}
+
+/// Each by its name.
+fn backlogs() -> Vec<(String, usize)> {
+    let mut backlogs = vec![("1k".to_owned(), 1000), ("100k".to_owned(), 100_000)];
+    if let Ok(more) = std::env::var(MORE) {
+        let rows = more.parse().ok().filter(|rows| *rows >= 200);
+        backlogs.push((more, rows.expect("CLAIM_SQL_BACKLOG is a number of rows, 200 at least")));
+    }
+    backlogs
 }
 
 /// Said of this program by the name of the thread, where there is none.
@@ -50,11 +65,11 @@ fn server() -> Option<Postgres> {
 
 /// Tables are made when the first bench that needs them runs: a filter may leave all of them out.
 fn measure(criterion: &mut Criterion, database: &str, backlog: &str, has_fused: bool, table: &dyn Fn(Form) -> Table) {
-    for (form, shape) in [("strict", STRICT), ("plain", PLAIN)] {
+    for (form, shape) in [("strict", STRICT), ("plain", PLAIN), ("mapped", MAPPED), ("lease table", LEASE_TABLE)] {
         let table = LazyCell::new(|| table(shape));
         bench(criterion, &format!("claim, {database}"), form, backlog, |times| claims(&table, times));
     }
-    for (form, shape) in [("mark", STRICT), ("delete", DELETE)] {
+    for (form, shape) in [("mark", STRICT), ("delete", DELETE), ("mapped", MAPPED), ("lease table", LEASE_TABLE)] {
         let table = LazyCell::new(|| table(shape));
         bench(criterion, &format!("settle, {database}"), form, backlog, |times| settles(&table, times));
         if has_fused {
