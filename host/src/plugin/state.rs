@@ -208,6 +208,7 @@ impl progress::Host for State {
 pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    super::net::requests::add_tidy_handle(linker)?;
     super::net::sockets::add_name_lookup(linker)?;
     super::net::streams::add_prompt_drop(linker)?;
     // A proposal of WASI that is not final yet: `wasi:tls@0.2.0-draft`.

@@ -2,6 +2,7 @@
 
 mod alerts;
 pub(super) mod http;
+pub(super) mod requests;
 pub(super) mod sockets;
 pub(super) mod streams;
 pub(super) mod tls;
