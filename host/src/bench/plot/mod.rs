@@ -10,7 +10,7 @@ pub mod scale;
 #[cfg(test)]
 mod xml;
 
-use super::model::{Latency, Report, Run, Second};
+use super::model::{Latency, Report, Run, Second, Settings};
 use super::settings;
 use crate::atomic;
 use chart::{Axis, Chart, ChartError, Series};
@@ -35,14 +35,34 @@ pub enum PlotError {
     },
 }
 
+/// The names of all plots.
+const NAMES: [&str; 5] = ["throughput", "latency", "latency-over-time", "claim", "memory"];
+
+/// Creates the folder if it is not there, and makes sure that files can be written in it.
+///
+/// # Errors
+/// If that is not so.
+pub fn prepare(folder: &Path) -> Result<(), PlotError> {
+    let written = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    written.map(drop).map_err(|source| PlotError::Write { path: folder.to_owned(), source })
+}
+
 /// Writes the plots of a report into a folder, which is created if it is not there. Returns the files. A plot that would be empty is
-/// left out, but for the throughput.
+/// left out, but for the throughput; one that an earlier report has left in the folder is removed then.
 ///
 /// # Errors
 /// If the folder or a file cannot be written.
 pub fn write(report: &Report, folder: &Path) -> Result<Vec<PathBuf>, PlotError> {
-    fs::create_dir_all(folder).map_err(|source| PlotError::Write { path: folder.to_owned(), source })?;
-    charts(report).into_iter().map(|(name, chart)| save(&chart, folder.join(format!("{name}.svg")))).collect()
+    prepare(folder)?;
+    let charts = charts(report);
+    let path = |name: &str| folder.join(format!("{name}.svg"));
+    for name in NAMES.iter().filter(|name| charts.iter().all(|(drawn, _)| drawn != *name)) {
+        match fs::remove_file(path(name)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(PlotError::Write { path: path(name), source }),
+            _ => {}
+        }
+    }
+    charts.into_iter().map(|(name, chart)| save(&chart, path(name))).collect()
 }
 
 /// Writes one chart. Returns its file.
@@ -59,14 +79,8 @@ pub fn save(chart: &Chart, path: PathBuf) -> Result<PathBuf, PlotError> {
 /// The plots of a report by name.
 #[must_use]
 pub fn charts(report: &Report) -> Vec<(&'static str, Chart)> {
-    let all = [
-        ("throughput", throughput(report)),
-        ("latency", latency(report)),
-        ("latency-over-time", latency_over_time(report)),
-        ("claim", claim(report)),
-        ("memory", memory(report)),
-    ];
-    all.into_iter().filter(|(name, chart)| *name == "throughput" || chart.has_points()).collect()
+    let all = [throughput(report), latency(report), latency_over_time(report), claim(report), memory(report)];
+    NAMES.into_iter().zip(all).filter(|(name, chart)| *name == "throughput" || chart.has_points()).collect()
 }
 
 /// Seconds that make a rate.
@@ -119,9 +133,8 @@ fn latency(report: &Report) -> Chart {
     }
 }
 
-/// What is faster is drawn as if it took so long: nobody waits for it, and a message that was delivered before its producer knew of the
-/// commit would take most of a logarithmic axis for itself.
-const LEAST_MS: f64 = 0.1;
+/// A bucket of nothing has no place on a logarithmic axis; histograms begin at a microsecond.
+const LEAST_MS: f64 = 0.001;
 
 fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
     let total: u64 = latency.buckets.iter().map(|(_, count)| count).sum();
@@ -178,19 +191,29 @@ fn series(report: &Report, points: impl Fn(&Run) -> (Vec<(f64, f64)>, bool)) -> 
         .collect()
 }
 
-/// What was run, and where.
+/// What was run, and where. Of a comparison what both sides have; in what they differ is in the legend.
 fn note(report: &Report) -> String {
     let machine = format!("{}, {} cores", report.machine.cpu, report.machine.cores);
-    let Some(run) = settings::of_side(report, 'A') else { return machine };
-    let of = &run.settings;
+    let Some(a) = settings::of_side(report, 'A').map(|run| told(&run.settings)) else { return machine };
+    let b = settings::of_side(report, 'B').map_or_else(|| a.clone(), |run| told(&run.settings));
+    let both = a.into_iter().zip(b).filter(|(a, b)| a == b).map(|(a, _)| a);
+    format!("{}; {machine}", both.collect::<Vec<_>>().join(", "))
+}
+
+fn told(of: &Settings) -> [String; 5] {
     let adapters = if of.native { "native" } else { "components" };
     let load = of.rate.map_or_else(|| format!("{} rows", of.rows), |rate| format!("{rate} rows/s"));
-    format!("{} to {}, {adapters}, {load} of {} bytes, batch {}; {machine}", of.storage, of.publisher, of.payload_bytes, of.batch)
+    [
+        format!("{} to {}", of.storage, of.publisher),
+        adapters.to_owned(),
+        load,
+        format!("{} bytes each", of.payload_bytes),
+        format!("batch {}", of.batch),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::Settings;
     use super::super::sample;
     use super::*;
 
@@ -213,11 +236,25 @@ mod tests {
         for text in ["Throughput over time", "time since the start (s)", "delivered (messages/s)", "run 1", "600"].map(str::to_owned) {
             assert!(texts.contains(&text), "{text} is not in {texts:?}");
         }
-        let note = "outbox (sqlite-storage) to null, components, 1000 rows of 256 bytes, batch 500; Example 9000, 2 cores";
+        let note = "outbox (sqlite-storage) to null, components, 1000 rows, 256 bytes each, batch 500; Example 9000, 2 cores";
         assert!(texts.contains(&note.to_owned()), "{texts:?}");
         fs::write(folder.path().join("file"), "").unwrap();
-        let error = write(&report, &folder.path().join("file")).unwrap_err();
-        assert!(error.to_string().starts_with("cannot write /"), "{error}");
+        for error in [write(&report, &folder.path().join("file")).unwrap_err(), prepare(&folder.path().join("file")).unwrap_err()] {
+            assert!(error.to_string().starts_with("cannot write /"), "{error}");
+        }
+    }
+
+    #[test]
+    fn plots_of_an_earlier_report_do_not_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("notes.svg"), "").unwrap();
+        write(&sample::report(vec![sample::run('A')]), folder.path()).unwrap();
+        write(&sample::report(vec![Run { latency: None, ..sample::run('A') }]), folder.path()).unwrap();
+        let files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        assert_eq!(
+            files.collect::<std::collections::BTreeSet<_>>(),
+            ["claim.svg", "latency-over-time.svg", "memory.svg", "notes.svg", "throughput.svg"].map(str::to_owned).into()
+        );
     }
 
     #[test]
@@ -269,6 +306,8 @@ mod tests {
         let series = chart(&report, "throughput").series;
         let seen: Vec<_> = series.iter().map(|series| (series.name.as_deref(), series.color)).collect();
         assert_eq!(seen, [(Some("A: batch 500"), 0), (Some("B: batch 50"), 1), (None, 0), (None, 1)]);
+        let note = "outbox (sqlite-storage) to null, components, 1000 rows, 256 bytes each; Example 9000, 2 cores";
+        assert_eq!(chart(&report, "throughput").note, note, "not the batch of one of them");
         let alone = chart(&sample::report(vec![sample::run('A'), sample::run('A')]), "throughput").series;
         assert_eq!(
             alone.iter().map(|series| (series.name.as_deref().unwrap(), series.color)).collect::<Vec<_>>(),
