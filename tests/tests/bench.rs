@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 use outhaul_tests::outbox::DELIVERED;
 use outhaul_tests::postgres::{on_each_major, stage};
+use outhaul_tests::process::{Process, poll};
+use outhaul_tests::receiver::{Answer, Receiver};
 use outhaul_tests::rig::{Config, Finished, Rig};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -18,6 +20,13 @@ fn rig() -> Result<Rig> {
 fn bench(rig: &Rig, flags: &str) -> Result<Finished> {
     let arguments: Vec<&str> = ["bench", "--json"].into_iter().chain(flags.split(' ')).collect();
     rig.run(&arguments)
+}
+
+/// A bench under way, of which a first line about deliveries is there.
+fn under_way(rig: &Rig, flags: &str) -> Result<Process> {
+    let process = rig.start(&["bench", "--json"].into_iter().chain(flags.split(' ')).collect::<Vec<_>>())?;
+    process.errors().wait_for_line("rows done")?;
+    Ok(process)
 }
 
 fn number(value: &Value, path: &str) -> Result<u64> {
@@ -80,7 +89,55 @@ fn under_a_steady_load_every_message_has_a_latency() -> Result<()> {
     let run = only_run(&report)?;
     assert_eq!((number(run, "/delivered")?, number(run, "/latency/count")?, number(run, "/settings/rate")?), (600, 600, 200));
     assert_eq!(sum(&run["latency"]["buckets"], |bucket| bucket[1].as_u64()), 600);
+    assert_eq!(number(run, "/latency_from_due/count")?, 600);
+    assert!(run["achieved_rate"].as_f64().is_some_and(|rate| rate > 0.0 && rate <= 200.0), "{run}");
     assert_eq!(rig.outbox()?.count("pending")?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_message_takes_at_least_as_long_as_its_destination() -> Result<()> {
+    let rig = rig()?;
+    let plots = rig.path().join("plots");
+    let flags = format!("--rate 100 --duration 1s --destination-delay 50ms --plot {}", plots.display());
+    let report = bench(&rig, &flags)?.json()?;
+    let run = only_run(&report)?;
+    for latency in ["latency", "latency_from_due"] {
+        assert_eq!(number(run, &format!("/{latency}/count"))?, 100);
+        assert!(run[latency]["buckets"][0][0].as_f64().is_some_and(|least| least >= 50.0), "{run}");
+    }
+    for plot in ["throughput", "latency", "latency-over-time", "claim", "memory"] {
+        let text = std::fs::read_to_string(plots.join(format!("{plot}.svg")))?;
+        assert!(text.trim_start().starts_with("<svg") && text.contains("run 1"), "{plot}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rate_that_cannot_be_kept_is_said() -> Result<()> {
+    let rig = rig()?;
+    let finished = bench(&rig, "--publisher null --rate 1000000 --duration 5ms")?;
+    assert!(finished.errors.contains("run 1: the rate was missed: "), "{}", finished.errors);
+    let report = finished.json()?;
+    let run = only_run(&report)?;
+    let of = |latency: &str| run[latency]["p50_ms"].as_f64().with_context(|| format!("no {latency}"));
+    assert!(of("latency_from_due")? > of("latency")?, "{run}");
+    assert_eq!(number(run, "/delivered")?, 5000);
+    Ok(())
+}
+
+#[test]
+fn dead_rows_are_told_and_cleared() -> Result<()> {
+    let rig = Rig::new(&Config::to(NOBODY)?.set("relays.0.max_attempts", 1))?;
+    let outbox = rig.outbox()?;
+    let finished = bench(&rig, "--rows 5 --destination-failing 100")?;
+    assert!(finished.errors.contains("5 rows of the bench ended dead in the table of storages.outbox"), "{}", finished.errors);
+    assert_eq!(number(only_run(&finished.json()?)?, "/dead")?, 5);
+    outbox.add("orders", None, b"{}")?;
+    rig.drain()?;
+    assert_eq!(outbox.count("dead")?, 6);
+    assert_eq!(bench(&rig, "--clear")?.json()?["removed"], 5);
+    assert_eq!(outbox.rows()?.iter().map(|row| row.status.as_str()).collect::<Vec<_>>(), ["dead"], "that of somebody else");
     Ok(())
 }
 
@@ -117,6 +174,12 @@ fn what_cannot_be_measured_is_said_and_nothing_is_written() -> Result<()> {
         ("--relay other", "relays: orders"),
         ("--publisher null --compare --rows=x", "--compare: invalid value 'x' for '--rows <N>'"),
         ("--publisher null --compare --rows=0", "nothing to measure"),
+        ("--publisher null --compare --json", "--json is one for A and B"),
+        ("--publisher null --payload 9000000", "`max_message_bytes` (8388608)"),
+        ("--publisher null --payload 5000000000", "`max_message_bytes` (8388608)"),
+        ("--publisher null --payload 15 --keys 0", "needs keys"),
+        ("--publisher null --rate 5 --rows 5", "cannot be used with"),
+        ("--publisher null --plot /dev/null/x", "cannot write /dev/null/x"),
     ] {
         let told = bench(&rig, flags)?.failure(2)?;
         assert!(told.contains(text), "{flags}: {told}");
@@ -126,32 +189,124 @@ fn what_cannot_be_measured_is_said_and_nothing_is_written() -> Result<()> {
 }
 
 #[test]
+fn a_storage_without_its_admin_part_is_refused() -> Result<()> {
+    let rig = Rig::empty()?;
+    rig.copy_components()?;
+    let config = Config::to(NOBODY)?.set("plugins.dir", "plugins").set("storages.outbox.plugin", "minimal-storage");
+    rig.configure(&config.set("storages.outbox.config", toml::Table::new()))?;
+    outhaul_tests::outbox::Outbox::create_database(&rig.database())?;
+    let told = bench(&rig, "--publisher null --rows 1")?.failure(2)?;
+    assert!(told.contains("storages.outbox: the plugin minimal-storage does not export storage-admin"), "{told}");
+    Ok(())
+}
+
+#[test]
 fn rows_of_others_are_handed_back_and_end_the_bench() -> Result<()> {
-    let rig = rig()?;
-    let mut process = rig.start(&["bench", "--json", "--publisher", "null", "--rate", "50", "--duration", "1m"])?;
-    process.errors().wait_for_line("rows done")?;
-    let outbox = rig.outbox()?;
-    let id = outbox.add("orders", None, b"{}")?;
-    assert_eq!(process.wait()?.code(), Some(1));
-    let told = process.errors().text();
-    assert!(told.contains("somebody else writes to the table"), "{told}");
-    assert!(told.contains("pending rows are left in the table of storages.outbox"), "{told}");
-    let row = outbox.row(&id)?;
-    assert_eq!((row.status.as_str(), row.attempts, row.leased_by), ("pending", 0, None));
+    let large = vec![b'x'; 100_000];
+    for (flags, payload) in [
+        ("--publisher null --rate 50 --duration 1m", &b"{}"[..]),
+        // As those of the bench, but for the key.
+        ("--publisher null --rate 50 --duration 1m --topic orders --payload 0", b""),
+        ("--publisher null --rate 50 --duration 1m", &large),
+    ] {
+        let rig = Rig::new(&Config::to(NOBODY)?.set("relays.0.max_message_bytes", "64KiB"))?;
+        let mut process = under_way(&rig, flags)?;
+        let mut outbox = rig.outbox()?;
+        let id = outbox.add("orders", None, payload)?;
+        assert_eq!(process.wait()?.code(), Some(1));
+        let told = process.errors().text();
+        assert!(told.contains("somebody else writes to the table"), "{told}");
+        let row = outbox.row(&id)?;
+        assert_eq!((row.status.as_str(), row.attempts, row.leased_by), ("pending", 0, None));
+        let rows: i64 = outbox.connection().query_row("SELECT count(*) FROM outbox WHERE status <> 'done'", [], |row| row.get(0))?;
+        assert_eq!(rows, 1, "those of the bench are gone: {told}");
+    }
+    Ok(())
+}
+
+#[test]
+fn another_relay_on_the_table_is_told() -> Result<()> {
+    let receiver = Receiver::start(|_| Answer::status(200))?;
+    let rig = Rig::new(&Config::to(receiver.address())?)?;
+    let _host = rig.host()?;
+    let told = bench(&rig, "--publisher null --rows 5000")?.failure(1)?;
+    assert!(told.contains("of the 5000 rows are gone from storages.outbox without this bench: another relay works on the table"), "{told}");
     Ok(())
 }
 
 #[test]
 fn a_signal_ends_it_and_its_rows_are_not_delivered_later() -> Result<()> {
     let rig = rig()?;
-    let mut process = rig.start(&["bench", "--rows", "1500", "--keys", "10", "--lanes", "1", "--destination-delay", "300ms"])?;
-    process.errors().wait_for_line("rows done")?;
+    let mut process = under_way(&rig, "--rows 1500 --keys 10 --lanes 1 --destination-delay 300ms")?;
     process.signal(Signal::INT)?;
     assert_eq!(process.wait()?.code(), Some(1));
     let told = process.errors().text();
     assert!(told.contains("error: interrupted\n") || told.ends_with("error: interrupted"), "{told}");
+    assert!(told.contains("outhaul purge --storage outbox"), "{told}");
+    let rows = rig.outbox()?.rows()?;
+    assert!(!rows.is_empty() && rows.len() < 1500 && rows.iter().all(|row| row.status == DELIVERED), "{}", rows.len());
+    Ok(())
+}
+
+#[test]
+fn a_signal_ends_it_while_every_row_waits() -> Result<()> {
+    let backoff = r#"backoff = { base = "4s", factor = 1.0, max = "4s", jitter = 0.0 }"#;
+    let rig = Rig::new(&Config::to(NOBODY)?.set_all("relays.0", backoff))?;
+    let mut process = under_way(&rig, "--rows 20 --destination-failing 100")?;
+    process.signal(Signal::INT)?;
+    process.errors().wait_for_line("20 wait to be due")?;
+    assert_eq!(process.wait()?.code(), Some(1));
+    let told = process.errors().text();
+    assert!(told.ends_with("error: interrupted") && !told.contains("pending rows"), "{told}");
+    assert!(rig.outbox()?.rows()?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn two_signals_end_it_at_once_and_what_is_left_is_told() -> Result<()> {
+    let backoff = r#"backoff = { base = "1m", factor = 1.0, max = "1m", jitter = 0.0 }"#;
+    let rig = Rig::new(&Config::to(NOBODY)?.set_all("relays.0", backoff))?;
+    let mut process = under_way(&rig, "--rows 20 --destination-failing 100")?;
+    process.signal(Signal::TERM)?;
+    process.errors().wait_for_line("20 wait to be due")?;
+    process.signal(Signal::TERM)?;
+    assert_eq!(process.wait()?.code(), Some(1));
+    let told = process.errors().text();
+    assert!(told.contains("`outhaul bench --clear --relay orders` removes them"), "{told}");
+    assert_eq!(rig.outbox()?.count("pending")?, 20);
+    Ok(())
+}
+
+#[test]
+fn what_a_killed_bench_has_left_is_cleared_and_nothing_else() -> Result<()> {
+    let config = Config::to(NOBODY)?.set("storages.outbox.limits.call_timeout", "3s");
+    let rig = Rig::new(&config.set("relays.0.lease", "5s").set("relays.0.publish_timeout", "2s"))?;
+    let mut process = under_way(&rig, "--rows 400 --payload 0 --lanes 1 --destination-delay 300ms")?;
+    process.kill()?;
     let outbox = rig.outbox()?;
-    assert_eq!((outbox.count("pending")?, outbox.count(DELIVERED)?), (0, 1500));
+    let id = outbox.add("outhaul.bench", Some("k1"), b"")?;
+    let left = outbox.count("pending")?;
+    let told = bench(&rig, "--publisher null --rows 1")?.failure(2)?;
+    let expected = format!("storages.outbox has pending rows ({left}), of which {} are left from a bench that was killed", left - 1);
+    assert!(told.contains(&expected) && told.contains("`outhaul bench --clear --relay orders`"), "{told}");
+    let cleared = bench(&rig, "--clear")?.json()?;
+    assert_eq!(number(&cleared, "/removed")?, u64::try_from(left - 1)?);
+    let row = outbox.row(&id)?;
+    assert_eq!((outbox.count("pending")?, row.attempts, row.leased_by), (1, 0, None));
+    assert_eq!(outbox.rows()?.len(), 1 + outbox.count(DELIVERED)?);
+    Ok(())
+}
+
+#[test]
+fn runs_that_had_ended_are_reported() -> Result<()> {
+    let rig = rig()?;
+    let mut process = rig.start(&["bench", "--json", "--publisher", "null", "--rate", "100", "--duration", "2s", "--runs", "9"])?;
+    process.errors().wait_for_line("run 2 of 9")?;
+    process.signal(Signal::INT)?;
+    assert_eq!(process.wait()?.code(), Some(1));
+    let report: Value = serde_json::from_str(&process.output().text())?;
+    assert_eq!(number(only_run(&report)?, "/delivered")?, 200);
+    assert!(process.errors().text().ends_with("error: interrupted"), "{}", process.errors().text());
     Ok(())
 }
 
@@ -182,6 +337,31 @@ fn postgres_is_measured_with_components_and_without() -> Result<()> {
             assert!(report["versions"]["PostgreSQL"].is_string(), "{report}");
             assert_eq!((outbox.count(DELIVERED)?, outbox.count("pending")?), (rows, 0));
         }
+        let claims: i64 = outbox.client().query_one("SELECT sum(attempts) FROM outbox", &[])?.get(0);
+        assert_eq!(claims, 1400, "two hosts never take the same row");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_server_that_is_away_for_a_moment_does_not_end_a_steady_load() -> Result<()> {
+    on_each_major(|server| {
+        let (_database, mut outbox, rig) = stage(server, Config::to(NOBODY)?)?;
+        let mut process = under_way(&rig, "--publisher null --rate 200 --duration 4s")?;
+        for _ in 0..3 {
+            let others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                          WHERE datname = current_database() AND pid <> pg_backend_pid()";
+            let ended: i64 = outbox.client().query_one(others, &[])?.get(0);
+            assert!(ended > 0);
+            let count = outbox.count(DELIVERED)?;
+            poll("deliveries to go on", || Ok(outbox.count(DELIVERED)? > count))?;
+        }
+        let code = process.wait()?.code();
+        assert_eq!(code, Some(0), "{}", process.errors().text());
+        let report: Value = serde_json::from_str(&process.output().text())?;
+        let run = only_run(&report)?;
+        assert_eq!(number(run, "/delivered")? + number(run, "/unaccounted")?, 800, "{run}");
+        assert_eq!((outbox.count(DELIVERED)?, outbox.count("pending")?), (800, 0));
         Ok(())
     })
 }

@@ -5,10 +5,11 @@ use super::model::{Calls, Comparison, Ratio, Run};
 /// What is compared, by its name in [`Comparison::ratios`]. Of a pair, A's figure and B's; none where they cannot be compared.
 type Measure = (&'static str, fn(&Run, &Run) -> Option<(f64, f64)>);
 
-const MEASURES: [Measure; 5] = [
+const MEASURES: [Measure; 6] = [
     ("per_second", |a, b| Some((a.per_second, b.per_second))),
     ("latency_p50", |a, b| Some((a.latency.as_ref()?.p50_ms, b.latency.as_ref()?.p50_ms))),
     ("latency_p99", |a, b| Some((a.latency.as_ref()?.p99_ms, b.latency.as_ref()?.p99_ms))),
+    ("latency_from_due_p99", |a, b| Some((a.latency_from_due.as_ref()?.p99_ms, b.latency_from_due.as_ref()?.p99_ms))),
     ("cpu_per_message", |a, b| Some((a.cpu.us_per_message, b.cpu.us_per_message))),
     ("claim_p50", claim_p50),
 ];
@@ -66,7 +67,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn run(side: char, per_second: f64) -> Run {
-        Run { per_second, calls: BTreeMap::new(), latency: None, ..sample::run(side) }
+        Run { per_second, calls: BTreeMap::new(), latency: None, latency_from_due: None, ..sample::run(side) }
     }
 
     fn rates(runs: &[Run]) -> (Vec<f64>, f64, f64, f64) {
@@ -97,9 +98,9 @@ mod tests {
         let mut with_latency = [sample::run('A'), sample::run('B')];
         assert_eq!(
             compare(&with_latency).ratios.keys().collect::<Vec<_>>(),
-            ["claim_p50", "cpu_per_message", "latency_p50", "latency_p99", "per_second"]
+            ["claim_p50", "cpu_per_message", "latency_from_due_p99", "latency_p50", "latency_p99", "per_second"]
         );
-        with_latency[1].latency = None;
+        (with_latency[1].latency, with_latency[1].latency_from_due) = (None, None);
         assert_eq!(compare(&with_latency).ratios.keys().collect::<Vec<_>>(), ["claim_p50", "cpu_per_message", "per_second"]);
     }
 

@@ -1,14 +1,18 @@
 //! One run: engines started on a table, watched until all rows are done, and ended.
 
+use super::clear::{Cleared, Whose};
 use super::destination::Destination;
 use super::error::BenchError;
-use super::load::Producer;
+use super::left::Left;
+use super::load::{AWAY, Producer};
 use super::measured::{MeasuredPublisher, MeasuredStorage};
 use super::model::{Cpu, Memory, Run, Second};
 use super::native;
+use super::own::Own;
 use super::plan::{Plan, To};
 use super::tally::{Sum, Tally};
-use super::{Progress, Stage, usage};
+use super::usage::{self, Used};
+use super::{Progress, Stage};
 use crate::app::{App, worker_name};
 use crate::ports::{Publisher, Storage};
 use crate::relay::{self, Health, Lanes, Mode, Parts, Shutdown, Summary};
@@ -17,15 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 /// Between two samples.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Without progress for so long, the table is asked whether there is anything left: an answer that was lost is not counted.
 const QUIET: Duration = Duration::from_secs(5);
-
-/// A storage that fails for so long ends the run.
-const AWAY: Duration = Duration::from_secs(30);
 
 /// Over the longest time that a row may have to wait for its turn: without progress for so long, there will be none.
 const GRACE: Duration = Duration::from_secs(60);
@@ -35,32 +37,61 @@ pub(super) struct Ended {
     pub(super) run: Run,
     /// The database server that it ran on: its kind and version.
     pub(super) server: Option<(String, String)>,
-    /// Whether delivered rows are left in the table.
-    pub(super) keeps_delivered: bool,
 }
 
 /// Who is told how far it is.
 pub(super) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
-/// Makes one run.
-pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Ended, BenchError> {
-    let producer = Producer::open(plan).await?;
+/// Makes one run. What is left in the table is told however it has ended, unless nothing was begun.
+pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>) -> (Result<Ended, BenchError>, Option<Left>) {
+    let producer = match Producer::open(plan).await {
+        Ok(producer) => producer,
+        Err(error) => return (Err(error), None),
+    };
+    let ended = prepared(plan, &producer, side, stop, tell).await;
+    let mut left = Left {
+        storage: plan.storage.name.clone(),
+        relay: plan.relay.name.clone(),
+        delivered: false,
+        dead: producer.own().dead(),
+        pending: Some(0),
+        refused: producer.hand_back().await,
+    };
+    if ended.is_err() && producer.own().open() != (0, 0) {
+        let cleared = clear(&producer, side, stop, tell).await;
+        left.pending = cleared.as_ref().map(|cleared| cleared.left);
+        left.refused.extend(cleared.into_iter().flat_map(|cleared| cleared.refused));
+    }
+    // If it does not answer, it has said so elsewhere.
+    left.delivered = producer.keeps_delivered().await.unwrap_or(false);
+    (ended, Some(left))
+}
+
+async fn prepared(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Ended, BenchError> {
     let server = producer.server().await?;
     let destination = match plan.destination {
         Some(answers) => Some(Destination::start(answers).await.map_err(BenchError::Destination)?),
         None => None,
     };
     let plan = destination.as_ref().map_or_else(|| plan.clone(), |destination| plan.sending_to(destination.address()));
-    let ended = measure(&plan, &producer, side, stop, tell).await;
-    match ended {
-        Ok(run) => {
-            if plan.purge {
-                producer.purge().await?;
-            }
-            Ok(Ended { run, server, keeps_delivered: producer.keeps_delivered().await? })
-        }
-        Err(error) => Err(left(error, &plan, &producer, stop).await),
+    let run = measure(&plan, producer, side, stop, tell).await?;
+    if plan.purge {
+        producer.purge().await?;
     }
+    Ok(Ended { run, server })
+}
+
+/// Removes the rows of a run that has ended early. None: how many are left is not known.
+async fn clear(producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Option<Cleared> {
+    // The next signal ends this too.
+    let until = if stop.graceful.is_cancelled() { &stop.forced } else { &stop.graceful };
+    let mut cleared = Cleared::default();
+    let clearing = producer.clearing(Whose::Known(producer.own()));
+    let told = tokio::select! {
+        ended = clearing.run(&mut cleared, until, |cleared| tell(Progress { side, ..cleared.into() })) => ended.is_ok(),
+        () = stop.forced.cancelled() => false,
+    };
+    told.then_some(cleared)
 }
 
 async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Run, BenchError> {
@@ -68,7 +99,7 @@ async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, 
     // First: what cannot be opened is known before a row is written.
     let mut hosts = Vec::new();
     for _ in 0..plan.hosts {
-        hosts.push(Host::open(plan, &tally).await?);
+        hosts.push(Host::open(plan, &tally, producer.own()).await?);
     }
     if plan.rate.is_none() {
         let telling = async {
@@ -84,13 +115,14 @@ async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, 
         }
     }
     let watched = Watched { plan, producer, tally: &tally, side, tell };
-    let before = usage::cpu();
+    let before = Used::now();
     let start_bytes = usage::memory().0;
     let series = watched.until_done(hosts, stop).await?;
-    let after = usage::cpu();
-    let (end_bytes, peak_bytes) = usage::memory();
-    let Sum { done, retried, took, calls, latency } = tally.sum();
-    let (user_seconds, system_seconds) = (after.0 - before.0, after.1 - before.1);
+    let (user_seconds, system_seconds) = Used::now().since(&before);
+    let (end_bytes, most_bytes) = usage::memory();
+    // The kernel notes the most now and then only.
+    let seen = series.iter().map(|second| second.resident_bytes).chain([start_bytes, end_bytes, most_bytes]);
+    let Sum { done, retried, took, calls, latency, from_due, wrote } = tally.sum();
     let delivered = count(done.delivered);
     Ok(Run {
         side,
@@ -98,9 +130,12 @@ async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, 
         delivered: done.delivered,
         retried,
         dead: done.dead,
+        unaccounted: producer.own().open().1,
         seconds: took.as_secs_f64(),
         per_second: if took.is_zero() { 0.0 } else { delivered / took.as_secs_f64() },
         latency,
+        latency_from_due: from_due,
+        achieved_rate: plan.rate.map(|_| count(plan.count) / wrote.as_secs_f64()),
         cpu: Cpu {
             user_seconds,
             system_seconds,
@@ -110,7 +145,7 @@ async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, 
             start_bytes,
             middle_bytes: series.get(series.len() / 2).map_or(start_bytes, |second| second.resident_bytes),
             end_bytes,
-            peak_bytes,
+            peak_bytes: seen.max().unwrap_or(0),
         },
         calls,
         series,
@@ -122,46 +157,6 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// What an early end has left in the table. After an interruption the bench's own rows are settled without being published, unless that is
-/// interrupted too.
-async fn left(error: BenchError, plan: &Plan, producer: &Producer, stop: &Shutdown) -> BenchError {
-    if producer.written() == 0 {
-        return error;
-    }
-    if matches!(error, BenchError::Interrupted) {
-        let clearing = clear(plan, producer);
-        tokio::select! {
-            // What it has left is counted below.
-            _ = clearing => {}
-            () = stop.forced.cancelled() => {}
-        }
-    }
-    match producer.pending().await {
-        Ok(0) => error,
-        Ok(left) => {
-            let (storage, topic) = (plan.storage.name.clone(), plan.rows.topic().to_owned());
-            BenchError::Left { source: Box::new(error), left, storage, topic }
-        }
-        // The error says more than that nobody knows.
-        Err(_) => error,
-    }
-}
-
-/// Delivers what is left to nowhere.
-async fn clear(plan: &Plan, producer: &Producer) -> Result<(), BenchError> {
-    let plan = plan.to_nowhere();
-    let tally = Arc::new(Tally::new(false)?);
-    let shutdown = Shutdown::default();
-    let mut running = JoinSet::new();
-    running.spawn(Host::open(&plan, &tally).await?.run(&plan, shutdown.clone()));
-    while producer.pending().await? > 0 && !tally.has_foreign() {
-        tokio::time::sleep(SECOND / 4).await;
-    }
-    shutdown.graceful.cancel();
-    while running.join_next().await.is_some() {}
-    Ok(())
-}
-
 /// An engine with its adapters, opened over databases of its own.
 struct Host {
     app: App,
@@ -171,7 +166,7 @@ struct Host {
 }
 
 impl Host {
-    async fn open(plan: &Plan, tally: &Arc<Tally>) -> Result<Self, BenchError> {
+    async fn open(plan: &Plan, tally: &Arc<Tally>, own: &Arc<Own>) -> Result<Self, BenchError> {
         let app = App::new(plan.config.clone())?;
         let inner: Arc<dyn Storage> = match plan.native {
             false => app.storage(&plan.storage).await?,
@@ -183,7 +178,7 @@ impl Host {
                 }
             },
         };
-        let storage = Arc::new(MeasuredStorage { inner, tally: Arc::clone(tally), rows: Arc::clone(&plan.rows) });
+        let storage = Arc::new(MeasuredStorage { inner, tally: Arc::clone(tally), own: Arc::clone(own) });
         let inner: Arc<dyn Publisher> = match &plan.to {
             To::Nowhere(..) => Arc::new(native::NullPublisher),
             To::Publisher(publisher) => app.publisher(publisher).await?,
@@ -240,11 +235,30 @@ impl Watched<'_> {
             running.spawn(host.run(self.plan, shutdown.clone()));
         }
         let mut series = Series { begun, delivered: 0, seconds: Vec::new() };
-        let ended = tokio::select! {
-            ended = self.watch(&mut series, &health) => ended,
-            error = self.flow() => Err(error),
-            Some(ended) = running.join_next() => Err(self.ended_early(ended)),
-            () = stop.graceful.cancelled() => Err(BenchError::Interrupted),
+        let enough = CancellationToken::new();
+        let ended = {
+            let (flowing, mut flows) = (self.flow(&enough), true);
+            tokio::pin!(flowing);
+            let ended = tokio::select! {
+                // First: an engine that has nothing to do ends at the same signal.
+                biased;
+                () = stop.graceful.cancelled() => Err(BenchError::Interrupted),
+                ended = self.watch(&mut series, &health) => ended,
+                error = &mut flowing => {
+                    flows = false;
+                    Err(error)
+                }
+                Some(ended) = running.join_next() => Err(self.ended_early(ended)),
+            };
+            // What is being written is written to its end, or nobody knew whether it was.
+            enough.cancel();
+            if flows {
+                tokio::select! {
+                    _ = flowing => {}
+                    () = stop.forced.cancelled() => {}
+                }
+            }
+            ended
         };
         shutdown.graceful.cancel();
         while running.join_next().await.is_some() {}
@@ -254,14 +268,15 @@ impl Watched<'_> {
         Ok(series.seconds)
     }
 
-    /// Writes a steady load, and never ends but by an error.
-    async fn flow(&self) -> BenchError {
+    /// Writes a steady load. Never ends but by an error, or when it is enough.
+    async fn flow(&self, enough: &CancellationToken) -> BenchError {
         if let Some(rate) = self.plan.rate
-            && let Err(error) = self.producer.flow(rate, self.tally).await
+            && let Err(error) = self.producer.flow(rate, self.tally, enough).await
         {
             return error;
         }
-        std::future::pending().await
+        enough.cancelled().await;
+        BenchError::Interrupted
     }
 
     fn ended_early(&self, ended: Result<Result<Summary, BenchError>, tokio::task::JoinError>) -> BenchError {
@@ -316,8 +331,12 @@ impl Watched<'_> {
                 Some(_) => {}
             }
             let since = progress.elapsed();
-            if written == self.plan.count && since > QUIET && self.producer.pending().await? == 0 {
-                return Ok(());
+            // Where it cannot be asked, it is away: see above.
+            if written == self.plan.count && since > QUIET && matches!(self.producer.pending().await, Ok(0)) {
+                return match self.producer.own().open() {
+                    (0, _) => Ok(()),
+                    (rows, _) => Err(BenchError::Elsewhere { storage: self.plan.storage.name.clone(), rows, written }),
+                };
             }
             if written > done && since > patience {
                 return Err(BenchError::Stalled { since: Duration::from_secs(since.as_secs()), done, rows: written });

@@ -33,6 +33,24 @@ pub enum BenchError {
     /// Nothing is to be written.
     #[error("there is nothing to measure: --rows (or --rate times --duration) comes to 0")]
     NoRows,
+    /// `--payload`.
+    #[error(
+        "--payload {payload}: with topic and key such a row has {bytes} bytes, more than the `max_message_bytes` ({most}) of the relay {relay}, \
+         which would end it dead"
+    )]
+    TooLarge {
+        /// The relay.
+        relay: String,
+        /// What was asked for.
+        payload: usize,
+        /// Of a row.
+        bytes: usize,
+        /// That the relay takes.
+        most: usize,
+    },
+    /// `--payload` and `--keys`.
+    #[error("a payload of less than 16 bytes needs keys (--keys 1 or more): without either, nothing in a row says that a bench wrote it")]
+    NoMark,
     /// `--native`.
     #[error("{section}: the plugin {plugin} has no native form; what has one: {}, and --publisher null", native::STORAGES.join(", "))]
     NoNative {
@@ -68,6 +86,42 @@ pub enum BenchError {
         /// How many.
         pending: u64,
     },
+    /// A bench was killed.
+    #[error(
+        "storages.{storage} has pending rows ({pending}), of which {own} are left from a bench that was killed: `outhaul bench --clear --relay \
+         {relay}` removes those, and nothing else. Do not let a relay run on the table before: it would publish them"
+    )]
+    Leftover {
+        /// The storage.
+        storage: String,
+        /// The relay.
+        relay: String,
+        /// How many.
+        pending: u64,
+        /// How many of them.
+        own: u64,
+    },
+    /// `--clear`.
+    #[error("storages.{storage}: rows of the bench were not removed: {failure}")]
+    Clear {
+        /// The storage.
+        storage: String,
+        /// Why.
+        failure: Failure,
+    },
+    /// Another relay.
+    #[error(
+        "{rows} of the {written} rows are gone from storages.{storage} without this bench: another relay works on the table, and has published \
+         them. Stop it, or give the bench a table of its own"
+    )]
+    Elsewhere {
+        /// The storage.
+        storage: String,
+        /// How many.
+        rows: u64,
+        /// Of so many.
+        written: u64,
+    },
     /// They came while it was running.
     #[error("storages.{storage}: somebody else writes to the table: their rows were handed back, and the bench has ended")]
     Foreign {
@@ -87,21 +141,6 @@ pub enum BenchError {
     /// A signal.
     #[error("interrupted")]
     Interrupted,
-    /// What was left when it ended early.
-    #[error(
-        "{source}; pending rows are left in the table of storages.{storage} ({left}): any relay on it would publish those of the bench, \
-         which have the topic {topic:?}, so delete them with SQL first"
-    )]
-    Left {
-        /// Why it ended.
-        source: Box<BenchError>,
-        /// How many.
-        left: u64,
-        /// Where.
-        storage: String,
-        /// Their topic.
-        topic: String,
-    },
     /// Opening, and calls.
     #[error(transparent)]
     App(#[from] AppError),
@@ -138,10 +177,13 @@ impl BenchError {
             | Self::FanOut { .. }
             | Self::NoRoute { .. }
             | Self::NoRows
+            | Self::TooLarge { .. }
+            | Self::NoMark
             | Self::NoNative { .. }
             | Self::NoUrl { .. }
             | Self::NoAdmin { .. }
-            | Self::Pending { .. } => true,
+            | Self::Pending { .. }
+            | Self::Leftover { .. } => true,
             Self::App(error) => error.is_configuration(),
             _ => false,
         }

@@ -1,6 +1,8 @@
 //! The producer's side: writes the rows, over databases of its own as an application would, and looks at what is left of them.
 
+use super::clear::{Cleared, Clearing, Whose};
 use super::error::BenchError;
+use super::own::Own;
 use super::plan::Plan;
 use super::tally::Tally;
 use crate::app::{App, AppError};
@@ -9,8 +11,8 @@ use crate::domain::{Failure, FailureCode};
 use crate::plugin::StoragePlugin;
 use crate::ports::{Filter, RowState, Storage as _, StorageAdmin as _};
 use crate::sql::{Access, Bounds, ColumnType, Statement, Values};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,15 @@ const WRITERS: usize = 3;
 /// Rows that one step of a purge deletes.
 const PURGED_AT_ONCE: u32 = 1000;
 
+/// A database that takes no rows for so long ends the run.
+pub(super) const AWAY: Duration = Duration::from_secs(30);
+
+/// Between two attempts to write them.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Rows of a page.
+const PAGE: u32 = 500;
+
 /// For the question which version a server has.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -32,10 +43,7 @@ pub(super) struct Producer {
     app: App,
     storage: Arc<StoragePlugin>,
     plan: Plan,
-    /// Rows written so far.
-    written: AtomicU64,
-    /// The id of the last of them.
-    last: Mutex<Option<String>>,
+    own: Arc<Own>,
 }
 
 impl Producer {
@@ -46,11 +54,28 @@ impl Producer {
         if !storage.has_admin() {
             return Err(BenchError::NoAdmin { storage: plan.storage.name.clone(), plugin: plan.storage.plugin.clone() });
         }
-        let producer = Self { app, storage, plan: plan.clone(), written: AtomicU64::new(0), last: Mutex::default() };
-        match producer.pending().await? {
-            0 => Ok(producer),
-            pending => Err(BenchError::Pending { storage: plan.storage.name.clone(), pending }),
+        let producer = Self { app, storage, plan: plan.clone(), own: Arc::default() };
+        let pending = producer.pending().await?;
+        if pending == 0 {
+            return Ok(producer);
         }
+        let storage = plan.storage.name.clone();
+        let mut found = Cleared::default();
+        producer.clearing(Whose::Marked).look(&mut found).await.map_err(producer.failed("browse"))?;
+        Err(match found.left {
+            0 => BenchError::Pending { storage, pending },
+            own => BenchError::Leftover { storage, relay: plan.relay.name.clone(), pending, own },
+        })
+    }
+
+    /// What takes rows out of the table.
+    pub(super) fn clearing<'a>(&'a self, whose: Whose<'a>) -> Clearing<'a> {
+        Clearing { storage: &self.storage, relay: &self.plan.relay, whose }
+    }
+
+    /// The rows that it has written.
+    pub(super) fn own(&self) -> &Arc<Own> {
+        &self.own
     }
 
     fn failed(&self, call: &'static str) -> impl Fn(Failure) -> BenchError {
@@ -64,23 +89,74 @@ impl Producer {
     }
 
     pub(super) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        self.own.written()
     }
 
-    /// Writes so many rows, in one transaction.
-    async fn write(&self, from: u64, count: u64, tally: &Tally) -> Result<(), BenchError> {
-        let batch = self.plan.rows.batch(from, count);
-        let ids = self.storage.enqueue(&batch).await.map_err(self.failed("enqueue"))?;
-        tally.committed(&ids);
-        self.written.fetch_add(count, Ordering::Relaxed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = ids.into_iter().next_back();
+    /// Writes so many rows in one transaction, before any engine runs.
+    async fn write(&self, from: u64, count: u64) -> Result<(), BenchError> {
+        let ids = self.storage.enqueue(&self.plan.rows.batch(from, count)).await.map_err(self.failed("enqueue"))?;
+        self.own.add(&ids);
         Ok(())
+    }
+
+    /// Writes so many rows in one transaction while engines run, and although the database is away for a moment: after a failure, which
+    /// may be one of the answer only, the table is asked whether they are in it. `due`: when each was to be committed, by its place.
+    async fn insist(
+        &self,
+        (from, count): (u64, u64),
+        tally: &Tally,
+        stop: &CancellationToken,
+        due: impl Fn(usize) -> Instant,
+    ) -> Result<(), BenchError> {
+        // No engine can have settled one of them before this is given back.
+        let _writing = self.own.writing().await;
+        let batch = self.plan.rows.batch(from, count);
+        let begun = Instant::now();
+        let mut written = self.storage.enqueue(&batch).await;
+        let ids = loop {
+            let failure = match written {
+                Ok(ids) => break ids,
+                Err(failure) if failure.code.is_outage() && begun.elapsed() < AWAY && !stop.is_cancelled() => failure,
+                Err(failure) => return Err(self.failed("enqueue")(failure)),
+            };
+            tokio::time::sleep(PAUSE).await;
+            written = match self.unknown().await {
+                Err(_) => Err(failure),
+                Ok(ids) if ids.is_empty() => self.storage.enqueue(&batch).await,
+                Ok(ids) if ids.len() == batch.len() => Ok(ids),
+                Ok(_) => return Err(BenchError::Foreign { storage: self.plan.storage.name.clone() }),
+            };
+        };
+        tally.committed(&ids, |index| due(index).into_std());
+        self.own.add(&ids);
+        Ok(())
+    }
+
+    /// Rows that look like those of the bench, and whose ids it has not been told.
+    async fn unknown(&self) -> Result<Vec<String>, Failure> {
+        let mut ids = Vec::new();
+        for state in [RowState::Pending, RowState::Leased] {
+            let filter = Filter { state: Some(state), ..Filter::default() };
+            let mut after: Option<String> = None;
+            loop {
+                let page = self.storage.browse(&filter, after.as_deref(), PAGE, true).await?;
+                let messages = page.messages.unwrap_or_default();
+                let unknown = messages.messages().filter(|message| self.plan.rows.is_like(*message) && !self.own.knows(message.id()));
+                ids.extend(unknown.map(|message| message.id().to_owned()));
+                match page.next {
+                    Some(next) => after = Some(next),
+                    None => break,
+                }
+            }
+        }
+        Ok(ids)
     }
 
     /// Writes a backlog.
     pub(super) async fn fill(&self, tally: &Tally, stop: &CancellationToken) -> Result<(), BenchError> {
         let (count, at_once) = (self.plan.count, self.plan.rows.at_once());
-        let next = AtomicU64::new(0);
+        let (next, begun) = (AtomicU64::new(0), Instant::now());
+        let stop = stop.child_token();
         let writer = async || {
             loop {
                 let from = next.fetch_add(at_once, Ordering::Relaxed);
@@ -90,39 +166,65 @@ impl Producer {
                 if stop.is_cancelled() {
                     return Err(BenchError::Interrupted);
                 }
-                self.write(from, at_once.min(count - from), tally).await?;
+                self.write(from, at_once.min(count - from)).await.inspect_err(|_| stop.cancel())?;
             }
         };
-        futures_util::future::try_join_all((0..WRITERS).map(|_| writer())).await?;
-        tally.all_written(count);
+        // Each to its end: of a write that is dropped, nobody knows what it has written.
+        let ended = futures_util::future::join_all((0..WRITERS).map(|_| writer())).await;
+        let mut errors: Vec<BenchError> = ended.into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|error| matches!(error, BenchError::Interrupted));
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error);
+        }
+        tally.all_written(count, begun.elapsed());
         Ok(())
     }
 
     /// Writes rows at a steady rate. Where the table does not take them so fast, all of them all the same, in larger transactions.
-    pub(super) async fn flow(&self, rate: u32, tally: &Tally) -> Result<(), BenchError> {
+    /// Ends between two of them when it is stopped.
+    pub(super) async fn flow(&self, rate: u32, tally: &Tally, stop: &CancellationToken) -> Result<(), BenchError> {
         let begun = Instant::now();
         while self.written() < self.plan.count {
             let written = self.written();
             let due = due(begun.elapsed(), rate).min(self.plan.count).saturating_sub(written);
             if due > 0 {
-                self.write(written, due.min(self.plan.rows.at_once()), tally).await?;
+                let count = due.min(self.plan.rows.at_once());
+                let due = |index| begun + until(written.saturating_add(u64::try_from(index).unwrap_or(u64::MAX)), rate);
+                self.insist((written, count), tally, stop, due).await?;
             }
             if due <= self.plan.rows.at_once() {
                 let next = begun + until(self.written(), rate);
-                tokio::time::sleep_until(if due > 0 { next.max(Instant::now() + TICK) } else { next }).await;
+                let next = if due > 0 { next.max(Instant::now() + TICK) } else { next };
+                tokio::select! {
+                    () = tokio::time::sleep_until(next) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            if stop.is_cancelled() {
+                return Ok(());
             }
         }
-        tally.all_written(self.plan.count);
+        tally.all_written(self.plan.count, begun.elapsed());
         Ok(())
     }
 
-    /// Whether the table keeps delivered rows, as far as the last one that was written tells.
-    pub(super) async fn keeps_delivered(&self) -> Result<bool, BenchError> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(id) = last else { return Ok(false) };
+    /// Whether the table has delivered rows, as far as the last one tells.
+    pub(super) async fn keeps_delivered(&self) -> Result<bool, Failure> {
+        let Some(id) = self.own.delivered() else { return Ok(false) };
         let filter = Filter { state: Some(RowState::Delivered), topic: None, ids: vec![id] };
-        let page = self.storage.browse(&filter, None, 1, false).await.map_err(self.failed("browse"))?;
-        Ok(!page.rows.is_empty())
+        Ok(!self.storage.browse(&filter, None, 1, false).await?.rows.is_empty())
+    }
+
+    /// Makes rows of others pending again that a claim has ended dead. Returns those of which that failed.
+    pub(super) async fn hand_back(&self) -> Vec<String> {
+        let ids = self.own.take_refused();
+        if ids.is_empty() {
+            return ids;
+        }
+        match self.storage.requeue(&Filter { ids: ids.clone(), ..Filter::default() }).await {
+            Ok(_) => Vec::new(),
+            Err(_) => ids,
+        }
     }
 
     /// Deletes every delivered row.

@@ -1,7 +1,8 @@
 //! The ports, with a clock on every call. What goes through them is not changed, but for one thing: a row that the bench has not written
-//! is handed back, and ends the run.
+//! is handed back, and ends the run. So a claim ends when the ids of all rows in it are known: where it was faster than the answer to the
+//! commit, with that answer.
 
-use super::rows::Rows;
+use super::own::Own;
 use super::tally::{Call, Tally};
 use crate::domain::{Batch, Column, Failure, Outcome, Settlement, Verdict};
 use crate::ports::{ClaimRequest, Claimed, Description, PublishCall, Publisher, Stats, Storage, Turn};
@@ -14,14 +15,22 @@ use tokio::sync::mpsc;
 pub(super) struct MeasuredStorage {
     pub(super) inner: Arc<dyn Storage>,
     pub(super) tally: Arc<Tally>,
-    pub(super) rows: Arc<Rows>,
+    pub(super) own: Arc<Own>,
 }
 
 impl MeasuredStorage {
     /// What is left of a claim without the rows of others, which are handed back with their attempt.
     async fn own(&self, mut claimed: Claimed, worker: &str) -> Claimed {
-        self.tally.refused(claimed.refused.len());
-        let foreign = self.rows.foreign(&claimed.batch);
+        let refused: Vec<&str> = claimed.refused.iter().map(|(id, _)| id.as_str()).collect();
+        let foreign = self.own.claimed(&Column::of_texts(&refused)).await;
+        let (foreign, own): (Vec<_>, Vec<_>) = refused.iter().enumerate().partition(|(index, _)| foreign.contains(index));
+        own.iter().for_each(|(_, id)| self.own.done(id, false));
+        self.tally.refused(own.len());
+        if !foreign.is_empty() {
+            self.own.refused(foreign.into_iter().map(|(_, id)| (*id).to_owned()));
+            self.tally.meet_foreign();
+        }
+        let foreign = self.own.claimed(&claimed.batch.ids).await;
         if foreign.is_empty() {
             return claimed;
         }
@@ -34,6 +43,18 @@ impl MeasuredStorage {
         claimed.batch = own;
         self.tally.meet_foreign();
         claimed
+    }
+
+    /// Verdicts were written, but for the ids that were lost.
+    fn settled(&self, settlements: &[Settlement], lost: &[String]) {
+        for Settlement { verdict, ids } in settlements {
+            let delivered = matches!(verdict, Verdict::Delivered);
+            if delivered || matches!(verdict, Verdict::Dead(_)) {
+                let ids = (0..ids.len()).filter_map(|index| ids.text(index));
+                ids.filter(|id| !lost.iter().any(|lost| lost == id)).for_each(|id| self.own.done(id, delivered));
+            }
+        }
+        self.tally.settled(settlements, lost);
     }
 }
 
@@ -59,7 +80,7 @@ impl Storage for MeasuredStorage {
         let result = self.inner.settle(worker, settlements).await;
         self.tally.end(Call::Settle, begun, rows(settlements));
         let lost = result?;
-        self.tally.settled(settlements, &lost);
+        self.settled(settlements, &lost);
         Ok(lost)
     }
 
@@ -69,7 +90,7 @@ impl Storage for MeasuredStorage {
         let claimed = result.as_ref().map_or(0, |turn| turn.claimed.batch.len());
         self.tally.end(Call::SettleAndClaim, begun, rows(settlements) + claimed);
         let turn = result?;
-        self.tally.settled(settlements, &turn.lost);
+        self.settled(settlements, &turn.lost);
         Ok(Turn { lost: turn.lost, claimed: self.own(turn.claimed, &request.worker).await })
     }
 
@@ -145,6 +166,10 @@ impl Publisher for MeasuredPublisher {
         self.tally.end(Call::Publish, begun, messages);
         for (index, outcome) in result.iter().flatten().enumerate() {
             outcomes.note(index, outcome);
+        }
+        if result.is_err() {
+            // The call itself went wrong: what it has not told of is tried again.
+            outcomes.retried += outcomes.is_known.iter().map(|is_known| u64::from(!is_known)).sum::<u64>();
         }
         self.tally.retried(outcomes.retried);
         result

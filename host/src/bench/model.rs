@@ -78,12 +78,21 @@ pub struct Run {
     pub retried: u64,
     /// Messages that ended dead.
     pub dead: u64,
+    /// Messages that are done and in neither of these figures, because the database's answer to their settle was lost.
+    #[serde(default)]
+    pub unaccounted: u64,
     /// From the first claim to the last settle.
     pub seconds: f64,
     /// Delivered messages a second.
     pub per_second: f64,
     /// From commit to delivery; only where the load is steady.
     pub latency: Option<Latency>,
+    /// From when a row was to be committed to its delivery; only where the load is steady.
+    #[serde(default)]
+    pub latency_from_due: Option<Latency>,
+    /// Rows that were committed a second; only where the load is steady.
+    #[serde(default)]
+    pub achieved_rate: Option<f64>,
     /// Processor time of this process.
     pub cpu: Cpu,
     /// Memory of this process.
@@ -92,6 +101,18 @@ pub struct Run {
     pub calls: BTreeMap<String, Calls>,
     /// Once a second.
     pub series: Vec<Second>,
+}
+
+/// Less than this share of the rate that was asked for is another load.
+const RATE_SHARE: f64 = 0.95;
+
+impl Run {
+    /// The rate that was asked for and the one that there was, where the load was not what was asked for.
+    #[must_use]
+    pub fn missed_rate(&self) -> Option<(u32, f64)> {
+        let (asked, achieved) = self.settings.rate.zip(self.achieved_rate)?;
+        (achieved < f64::from(asked) * RATE_SHARE).then_some((asked, achieved))
+    }
 }
 
 /// Distribution of times in milliseconds.
@@ -131,7 +152,7 @@ pub struct Memory {
     pub middle_bytes: u64,
     /// At the end.
     pub end_bytes: u64,
-    /// The most of the process so far.
+    /// The most of the process so far, not of the run.
     pub peak_bytes: u64,
 }
 
@@ -170,7 +191,8 @@ pub struct Second {
 /// B against A: ratios of pairs of runs, in turn.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Ratios B / A by what is compared: `per_second`, `latency_p50`, `latency_p99`, `cpu_per_message`, `claim_p50`. Absent: not in both.
+    /// Ratios B / A by what is compared: `per_second`, `latency_p50`, `latency_p99`, `latency_from_due_p99`, `cpu_per_message`,
+    /// `claim_p50`. Absent: not in both.
     pub ratios: BTreeMap<String, Ratio>,
 }
 

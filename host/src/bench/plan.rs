@@ -117,17 +117,13 @@ impl Plan {
     /// # Errors
     /// What does not go together.
     pub fn new(config: Config, options: &Options) -> Result<Self, BenchError> {
-        let mut relay = chosen(&config, options.relay.as_deref())?.clone();
-        if relay.fan_out.is_some() {
-            return Err(BenchError::FanOut { relay: relay.name });
-        }
+        let (mut relay, storage) = target(&config, options.relay.as_deref())?;
         let (topic, publisher) = routed(&relay, options.topic.as_deref())?;
-        let missing = |kind, name: &str| AppError::NoSuchAdapter { kind, name: name.to_owned() };
-        let storage = config.storages.get(&relay.storage).ok_or_else(|| missing("storages", &relay.storage))?.clone();
         if options.native && !native::STORAGES.contains(&storage.plugin.as_str()) {
             return Err(BenchError::NoNative { section: format!("storages.{}", storage.name), plugin: storage.plugin });
         }
-        let publisher = config.publishers.get(&publisher).ok_or_else(|| missing("publishers", &publisher))?;
+        let publisher =
+            config.publishers.get(&publisher).ok_or_else(|| AppError::NoSuchAdapter { kind: "publishers", name: publisher.clone() })?;
         let to = to(publisher, options)?;
         if options.destination.is_some() && !takes_url(&to) {
             return Err(BenchError::NoUrl { publisher: to.name().to_owned() });
@@ -138,6 +134,13 @@ impl Plan {
         };
         if count == 0 {
             return Err(BenchError::NoRows);
+        }
+        let (bytes, most) = (rows::largest(&topic, options.payload, options.keys), relay.max_message_bytes);
+        if bytes > most {
+            return Err(BenchError::TooLarge { relay: relay.name, payload: options.payload, bytes, most });
+        }
+        if !rows::can_be_marked(options.payload, options.keys) {
+            return Err(BenchError::NoMark);
         }
         relay.batch = options.batch.unwrap_or(relay.batch);
         // A claim could never be whole otherwise.
@@ -184,12 +187,6 @@ impl Plan {
         &self.settings
     }
 
-    /// The same, delivering to nowhere what is there.
-    pub(super) fn to_nowhere(&self) -> Self {
-        let to = To::Nowhere(self.to.name().to_owned(), (NULL_LANES, NULL_BATCH, NULL_BYTES));
-        Self { to, rate: None, hosts: 1, ..self.clone() }
-    }
-
     /// The same, sending to a destination of the bench's own.
     pub(super) fn sending_to(&self, address: SocketAddr) -> Self {
         let mut plan = self.clone();
@@ -221,6 +218,17 @@ fn to(publisher: &Publisher, options: &Options) -> Result<To, BenchError> {
 
 fn takes_url(to: &To) -> bool {
     matches!(to, To::Publisher(publisher) if publisher.adapter.config.get("url").is_some_and(serde_json::Value::is_string))
+}
+
+/// The relay and its storage.
+pub(super) fn target(config: &Config, name: Option<&str>) -> Result<(Relay, Adapter), BenchError> {
+    let relay = chosen(config, name)?.clone();
+    if relay.fan_out.is_some() {
+        return Err(BenchError::FanOut { relay: relay.name });
+    }
+    let storage = config.storages.get(&relay.storage);
+    let storage = storage.ok_or_else(|| AppError::NoSuchAdapter { kind: "storages", name: relay.storage.clone() })?.clone();
+    Ok((relay, storage))
 }
 
 fn chosen<'a>(config: &'a Config, name: Option<&str>) -> Result<&'a Relay, BenchError> {
@@ -347,6 +355,22 @@ mod tests {
         assert!(refused(&Options { destination: answers, ..other }).contains("publishers.events"));
         assert!(refused(&Options { destination: answers, null: true, ..options() }).contains("publishers.null"));
         assert!(refused(&Options { rows: 0, ..options() }).contains("nothing to measure"));
+        // 8 MiB, of which topic and key (`orders.bench`, `k2`) take 14.
+        let most = (8 << 20) - 14;
+        assert!(plan(&Options { payload: most, ..options() }).is_ok());
+        let told = refused(&Options { payload: most + 1, ..options() });
+        assert!(told.contains("--payload 8388595") && told.contains("`max_message_bytes` (8388608)"), "{told}");
+        assert!(refused(&Options { payload: 15, keys: 0, ..options() }).contains("--keys"));
+    }
+
+    #[test]
+    fn a_relay_with_fan_out_is_refused() {
+        let fan_out = "fan_out = { router = \"list\", publisher = \"hooks\", keys = [{ version = \"1\", secret = \"key\" }] }";
+        let router = "secrets.key = { env = \"KEY\" }\nrouters.list.subscribers = [{ subscriber = \"a\", url = \"https://h/\" }]\n";
+        let text = router.to_owned() + &CONFIG.replace("routes = [ { topic = \"*\", publisher = \"events\" } ]", fan_out);
+        let config = parse(&text, "o.toml".as_ref()).unwrap();
+        let error = Plan::new(config, &Options { relay: Some("other".into()), ..options() }).unwrap_err();
+        assert!(error.is_usage() && error.to_string().starts_with("the relay other has fan_out"), "{error}");
     }
 
     #[test]

@@ -10,10 +10,11 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 const NO_COMMIT: &str = "not recorded: built without OUTHAUL_COMMIT";
 
 /// What [`super::compare`] compares, by its name there, as it is called in the table.
-const COMPARED: [(&str, &str); 5] = [
+const COMPARED: [(&str, &str); 6] = [
     ("per_second", "messages/s"),
     ("latency_p50", "latency p50"),
     ("latency_p99", "latency p99"),
+    ("latency_from_due_p99", "latency from due p99"),
     ("cpu_per_message", "CPU per message"),
     ("claim_p50", "claim p50"),
 ];
@@ -26,8 +27,26 @@ pub(crate) fn print(report: &Report) -> CommandResult {
 /// All tables, without a line break at the end. A table that has nothing to say is left out.
 #[must_use]
 pub fn text(report: &Report) -> String {
-    let parts = [machine(report), set(report), runs(report), memory(report), latency(report), calls(report), comparison(report)];
+    let parts =
+        [machine(report), set(report), runs(report), memory(report), load(report), latency(report), calls(report), comparison(report)];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+}
+
+/// What the tables do not say by themselves: that a run was another one than was asked for.
+#[must_use]
+pub fn notes(report: &Report) -> Vec<String> {
+    let missed = named(report).filter_map(|(name, run)| {
+        let (asked, achieved) = run.missed_rate()?;
+        let achieved = figure(achieved, 0);
+        Some(format!(
+            "run {name}: the rate was missed: {achieved} of {asked} rows/s were committed, so latency says what the relay does at {achieved}"
+        ))
+    });
+    let unaccounted = named(report).filter(|(_, run)| run.unaccounted > 0).map(|(name, run)| {
+        let rows = output::count(run.unaccounted, "row");
+        format!("run {name}: of {rows} the answer of the database was lost: done, and not counted")
+    });
+    missed.chain(unaccounted).collect()
 }
 
 fn machine(report: &Report) -> Option<String> {
@@ -83,12 +102,22 @@ fn memory(report: &Report) -> Option<String> {
     titled("Resident memory of the process", table(Some(["RUN", "START (MiB)", "MIDDLE (MiB)", "END (MiB)", "PEAK (MiB)"]), 1, rows))
 }
 
+fn load(report: &Report) -> Option<String> {
+    let rows = named(report).filter_map(|(name, run)| Some([name, run.settings.rate?.to_string(), figure(run.achieved_rate?, 1)]));
+    titled("Steady load", table(Some(["RUN", "ASKED (rows/s)", "COMMITTED (rows/s)"]), 1, rows))
+}
+
 fn latency(report: &Report) -> Option<String> {
-    let rows = named(report).filter_map(|(name, run)| {
-        let Latency { count, p50_ms, p95_ms, p99_ms, max_ms, .. } = run.latency.as_ref()?;
-        Some([name, count.to_string(), figure(*p50_ms, 2), figure(*p95_ms, 2), figure(*p99_ms, 2), figure(*max_ms, 2)])
+    let rows = named(report).flat_map(|(name, run)| {
+        let of = |from: &str, latency: Option<&Latency>| {
+            let Latency { count, p50_ms, p95_ms, p99_ms, max_ms, .. } = latency?;
+            let [p50, p95, p99, max] = [p50_ms, p95_ms, p99_ms, max_ms].map(|ms| figure(*ms, 2));
+            Some([name.clone(), from.to_owned(), count.to_string(), p50, p95, p99, max])
+        };
+        [of("commit", run.latency.as_ref()), of("due", run.latency_from_due.as_ref())].into_iter().flatten()
     });
-    titled("Latency from commit to delivery", table(Some(["RUN", "MESSAGES", "P50 (ms)", "P95 (ms)", "P99 (ms)", "MAX (ms)"]), 1, rows))
+    let head = ["RUN", "FROM", "MESSAGES", "P50 (ms)", "P95 (ms)", "P99 (ms)", "MAX (ms)"];
+    titled("Latency to delivery, from the commit and from when it was due", table(Some(head), 2, rows))
 }
 
 fn calls(report: &Report) -> Option<String> {
@@ -202,9 +231,10 @@ Resident memory of the process
  RUN  START (MiB)  MIDDLE (MiB)  END (MiB)  PEAK (MiB)
  1           60.0          64.0       64.0        70.0
 
-Latency from commit to delivery
- RUN  MESSAGES  P50 (ms)  P95 (ms)  P99 (ms)  MAX (ms)
- 1        1000      4.00      8.00     20.25     31.00
+Latency to delivery, from the commit and from when it was due
+ RUN  FROM    MESSAGES  P50 (ms)  P95 (ms)  P99 (ms)  MAX (ms)
+ 1    commit      1000      4.00      8.00     20.25     31.00
+ 1    due         1000      9.00     18.00     30.00     41.00
 
 Calls of the adapters
  RUN  CALL              CALLS  MESSAGES  P50 (ms)  P99 (ms)  MAX (ms)
@@ -215,7 +245,8 @@ Calls of the adapters
 
     #[test]
     fn a_comparison_is_told() {
-        let bare = |side, per_second| Run { per_second, latency: None, calls: BTreeMap::new(), ..sample::run(side) };
+        let bare =
+            |side, per_second| Run { per_second, latency: None, latency_from_due: None, calls: BTreeMap::new(), ..sample::run(side) };
         let mut runs = vec![bare('A', 500.0), bare('B', 1000.0), bare('A', 500.0), bare('B', 250.0)];
         runs[1].settings.batch = 50;
         let mut report = sample::report(runs);
@@ -235,6 +266,29 @@ Calls of the adapters
         }
         // What no run has is left out, title and all.
         assert!(!told.contains("Latency") && !told.contains("Calls"), "{told}");
+    }
+
+    #[test]
+    fn a_load_that_was_not_the_one_asked_for_is_said() {
+        let with = |achieved, unaccounted| {
+            let mut run = Run { achieved_rate: Some(achieved), unaccounted, ..sample::run('A') };
+            run.settings.rate = Some(30_000);
+            sample::report(vec![run])
+        };
+        assert_eq!(notes(&with(28_500.0, 0)), Vec::<String>::new());
+        let late = with(383.4, 2);
+        assert_eq!(
+            notes(&late),
+            [
+                "run 1: the rate was missed: 383 of 30000 rows/s were committed, so latency says what the relay does at 383",
+                "run 1: of 2 rows the answer of the database was lost: done, and not counted",
+            ]
+        );
+        let told = text(&late);
+        assert!(
+            told.contains("\n\nSteady load\n RUN  ASKED (rows/s)  COMMITTED (rows/s)\n 1             30000               383.4\n"),
+            "{told}"
+        );
     }
 
     #[test]

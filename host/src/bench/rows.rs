@@ -8,6 +8,9 @@ pub(super) const TOPIC: &str = "outhaul.bench";
 /// What payloads begin with. With the quotes around it a payload is JSON, so that columns of such a type take it.
 const MARK: &[u8] = b"\"outhaul bench ";
 
+/// What keys begin with, where a payload has no room for its mark.
+const KEY_MARK: &str = "outhaul.bench.";
+
 /// What they go on with, mixed so that nothing on the way compresses them to nothing.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -31,6 +34,7 @@ impl Rows {
         Self { topic: topic.to_owned(), payload: payload(bytes), keys }
     }
 
+    #[cfg(test)]
     pub(super) fn topic(&self) -> &str {
         &self.topic
     }
@@ -45,19 +49,40 @@ impl Rows {
     pub(super) fn batch(&self, from: u64, count: u64) -> Batch {
         let mut batch = Batch::default();
         for row in from..from.saturating_add(count) {
-            let key = row.checked_rem(self.keys).map(|key| format!("k{key}"));
+            let key = row.checked_rem(self.keys).map(|key| self::key(key, self.payload.len()));
             batch.push(&NewMessage { topic: &self.topic, key: key.as_deref(), payload: Some(&self.payload), ..NewMessage::default() });
         }
         batch
     }
 
-    /// Which messages of a claim were written by somebody else. Where payloads have no room for the mark, the topic decides too.
-    pub(super) fn foreign(&self, batch: &Batch) -> Vec<usize> {
-        let is_marked = self.payload.len() > MARK.len();
-        let is_ours =
-            |message: Message<'_>| message.payload() == Some(self.payload.as_slice()) && (is_marked || message.topic() == self.topic);
-        (0..batch.len()).filter(|index| !is_ours(batch.message(*index))).collect()
+    /// Whether a row may be one of these. A table may give all rows one topic, or have no keys.
+    pub(super) fn is_like(&self, message: Message<'_>) -> bool {
+        message.payload() == Some(self.payload.as_slice()) && (has_room(self.payload.len()) || is_marked(message))
     }
+}
+
+/// Whether a row was written by a bench, this one or another.
+pub(super) fn is_marked(message: Message<'_>) -> bool {
+    message.payload().is_some_and(|payload| payload.starts_with(MARK)) || message.key().is_some_and(|key| key.starts_with(KEY_MARK))
+}
+
+/// Whether rows can be told from those of others by what is in them.
+pub(super) fn can_be_marked(payload: usize, keys: u64) -> bool {
+    has_room(payload) || keys > 0
+}
+
+/// The size of the largest row, without an id.
+pub(super) fn largest(topic: &str, payload: usize, keys: u64) -> usize {
+    let key = keys.checked_sub(1).map_or(0, |last| key(last, payload).len());
+    payload.saturating_add(topic.len()).saturating_add(key)
+}
+
+fn has_room(payload: usize) -> bool {
+    payload > MARK.len()
+}
+
+fn key(number: u64, payload: usize) -> String {
+    format!("{}k{number}", if has_room(payload) { "" } else { KEY_MARK })
 }
 
 /// A JSON string of that length; shorter than two bytes: a digit, or nothing.
@@ -118,8 +143,9 @@ mod tests {
             rows.batch(from, count).messages().map(|message| message.key().map(str::to_owned)).collect()
         };
         let text = |key: &str| Some(key.to_owned());
-        assert_eq!(keys(&Rows::new("t", 2, 3), 2, 3), [text("k2"), text("k0"), text("k1")]);
-        assert_eq!(keys(&Rows::new("t", 2, 0), 0, 2), [None, None]);
+        assert_eq!(keys(&Rows::new("t", 16, 3), 2, 3), [text("k2"), text("k0"), text("k1")]);
+        assert_eq!(keys(&Rows::new("t", 15, 3), 2, 1), [text("outhaul.bench.k2")]);
+        assert_eq!(keys(&Rows::new("t", 16, 0), 0, 2), [None, None]);
     }
 
     #[test]
@@ -131,19 +157,23 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_others_are_found() {
-        let foreign = |rows: &Rows, topic: &str, payload: Option<&[u8]>| {
-            let mut batch = rows.batch(0, 2);
-            batch.push(&NewMessage { topic, payload, ..NewMessage::default() });
-            rows.foreign(&batch)
-        };
-        let (rows, short) = (Rows::new("t", 64, 0), Rows::new("t", 1, 0));
-        let own = rows.payload.clone();
-        assert_eq!(foreign(&rows, "other", Some(&own)), [] as [usize; 0], "a table may give all rows one topic");
-        assert_eq!(foreign(&rows, "t", Some(b"{}")), [2]);
-        assert_eq!(foreign(&rows, "t", None), [2]);
-        assert_eq!(foreign(&short, "t", Some(b"0")), [] as [usize; 0]);
-        assert_eq!(foreign(&short, "other", Some(b"0")), [2]);
+    fn rows_of_a_bench_are_known_by_what_is_in_them() {
+        for (payload, keys, marked) in [(16, 0, true), (15, 1, true), (0, 1000, true), (15, 0, false)] {
+            let rows = Rows::new("t", payload, keys);
+            assert_eq!(can_be_marked(payload, keys), marked, "{payload} {keys}");
+            assert!(rows.batch(0, 3).messages().all(|message| is_marked(message) == marked), "{payload} {keys}");
+            let bytes = rows.batch(0, keys.max(1)).messages().map(Message::bytes).max();
+            assert_eq!(bytes, Some(largest("t", payload, keys)), "{payload} {keys}");
+        }
+        let mut others = Batch::default();
+        for payload in [None, Some(&b"{}"[..]), Some(b"0")] {
+            others.push(&NewMessage { topic: "t", key: Some("k1"), payload, ..NewMessage::default() });
+        }
+        assert!(!others.messages().any(is_marked));
+        let (rows, short) = (Rows::new("t", 64, 0), Rows::new("t", 1, 1));
+        assert!(rows.batch(0, 1).messages().all(|message| rows.is_like(message) && !short.is_like(message)));
+        assert!(short.batch(0, 1).messages().all(|message| short.is_like(message) && !rows.is_like(message)));
+        assert!(!others.messages().any(|message| rows.is_like(message) || short.is_like(message)));
     }
 
     #[test]

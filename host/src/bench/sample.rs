@@ -37,6 +37,7 @@ pub(super) fn run(side: char) -> Run {
         delivered: 1000,
         retried: 3,
         dead: 0,
+        unaccounted: 0,
         seconds: 2.0,
         per_second: 500.0,
         latency: Some(Latency {
@@ -47,6 +48,8 @@ pub(super) fn run(side: char) -> Run {
             max_ms: 31.0,
             buckets: vec![(4.0, 500), (8.0, 450), (20.25, 49), (31.0, 1)],
         }),
+        latency_from_due: Some(Latency { count: 1000, p50_ms: 9.0, p95_ms: 18.0, p99_ms: 30.0, max_ms: 41.0, buckets: vec![(41.0, 1000)] }),
+        achieved_rate: None,
         cpu: Cpu { user_seconds: 1.25, system_seconds: 0.5, us_per_message: 1750.0 },
         memory: Memory { start_bytes: 60 << 20, middle_bytes: 64 << 20, end_bytes: 64 << 20, peak_bytes: 70 << 20 },
         calls: [("claim".to_owned(), Calls { count: 1, ..calls.clone() }), ("settle_and_claim".to_owned(), calls)].into(),

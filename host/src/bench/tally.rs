@@ -61,17 +61,19 @@ pub(super) struct Lately {
     pub(super) latency_p99_ms: Option<f64>,
 }
 
-/// One end of a message's way, while the other is not known.
-enum Stamp {
-    Committed(Instant),
-    Delivered,
+/// When a row was committed, as its producer was told, and when it was to be.
+#[derive(Clone, Copy)]
+struct Stamps {
+    committed: Instant,
+    due: Instant,
 }
 
 /// Where the load is steady.
 struct Latencies {
     all: Histogram<u64>,
     lately: Histogram<u64>,
-    open: HashMap<String, Stamp>,
+    from_due: Histogram<u64>,
+    open: HashMap<String, Stamps>,
 }
 
 struct State {
@@ -87,6 +89,8 @@ struct State {
     last_settle: Option<Instant>,
     /// Rows that end the run when they are done.
     target: Option<u64>,
+    /// How long it took to write them.
+    wrote: Duration,
 }
 
 /// See the module.
@@ -106,13 +110,17 @@ pub(super) struct Sum {
     pub(super) took: Duration,
     pub(super) calls: BTreeMap<String, Calls>,
     pub(super) latency: Option<Latency>,
+    pub(super) from_due: Option<Latency>,
+    /// How long it took to write the rows.
+    pub(super) wrote: Duration,
 }
 
 impl Tally {
     /// `latency`: whether the time from commit to delivery is measured.
     pub(super) fn new(latency: bool) -> Result<Self, CreationError> {
         let empty = Histogram::new_with_bounds(1, LONGEST_US, DIGITS)?;
-        let latencies = latency.then(|| Latencies { all: empty.clone(), lately: empty.clone(), open: HashMap::new() });
+        let latencies =
+            latency.then(|| Latencies { all: empty.clone(), lately: empty.clone(), from_due: empty.clone(), open: HashMap::new() });
         let state = State {
             calls: BTreeMap::new(),
             claims_lately: empty.clone(),
@@ -123,6 +131,7 @@ impl Tally {
             first_claim: None,
             last_settle: None,
             target: None,
+            wrote: Duration::ZERO,
             empty,
         };
         Ok(Self { state: Mutex::new(state), news: Notify::new(), has_latency: latency })
@@ -199,36 +208,28 @@ impl Tally {
         }
     }
 
-    /// A message was delivered.
+    /// A message was delivered. Where it is delivered again, the first time counts.
     pub(super) fn delivered(&self, id: &str) {
         let now = Instant::now();
         let mut state = self.state();
         let Some(latencies) = &mut state.latencies else { return };
-        match latencies.open.remove(id) {
-            Some(Stamp::Committed(at)) => latencies.record(now.saturating_duration_since(at)),
-            // Where it is delivered again, the first time counts.
-            Some(Stamp::Delivered) | None => drop(latencies.open.insert(id.to_owned(), Stamp::Delivered)),
+        if let Some(stamps) = latencies.open.remove(id) {
+            latencies.record(stamps, now);
         }
     }
 
-    /// Messages were committed, as their producer was told.
-    pub(super) fn committed(&self, ids: &[String]) {
-        let now = Instant::now();
+    /// Messages were committed, as their producer was told; and when each, by its place, was to be.
+    pub(super) fn committed(&self, ids: &[String], due: impl Fn(usize) -> Instant) {
+        let committed = Instant::now();
         let mut state = self.state();
         let Some(latencies) = &mut state.latencies else { return };
-        for id in ids {
-            match latencies.open.remove(id) {
-                // Before its producer knew: no time at all.
-                Some(Stamp::Delivered) => latencies.record(Duration::ZERO),
-                _ => drop(latencies.open.insert(id.clone(), Stamp::Committed(now))),
-            }
-        }
+        latencies.open.extend(ids.iter().enumerate().map(|(index, id)| (id.clone(), Stamps { committed, due: due(index) })));
     }
 
-    /// All rows are written: so many.
-    pub(super) fn all_written(&self, rows: u64) {
+    /// All rows are written: so many, in so long a time.
+    pub(super) fn all_written(&self, rows: u64, wrote: Duration) {
         let mut state = self.state();
-        state.target = Some(rows);
+        (state.target, state.wrote) = (Some(rows), wrote);
         self.tell(&state);
     }
 
@@ -278,8 +279,9 @@ impl Tally {
             (call.name().to_owned(), calls)
         });
         let calls = calls.collect();
-        let latency = state.latencies.as_ref().map(|latencies| latency(&latencies.all));
-        Sum { done: state.done, retried: state.retried, took, calls, latency }
+        let of = |pick: fn(&Latencies) -> &Histogram<u64>| state.latencies.as_ref().map(|latencies| latency(pick(latencies)));
+        let (latency, from_due) = (of(|latencies| &latencies.all), of(|latencies| &latencies.from_due));
+        Sum { done: state.done, retried: state.retried, took, calls, latency, from_due, wrote: state.wrote }
     }
 }
 
@@ -290,10 +292,11 @@ impl State {
 }
 
 impl Latencies {
-    fn record(&mut self, latency: Duration) {
-        let us = micros(latency);
+    fn record(&mut self, stamps: Stamps, delivered: Instant) {
+        let us = micros(delivered.saturating_duration_since(stamps.committed));
         self.all.saturating_record(us);
         self.lately.saturating_record(us);
+        self.from_due.saturating_record(micros(delivered.saturating_duration_since(stamps.due)));
     }
 }
 
@@ -353,27 +356,28 @@ mod tests {
         tally.refused(2);
         assert_eq!(tally.done(), Done { delivered: 2, dead: 3 });
         assert!(!tally.is_complete(), "how many there will be is not known");
-        tally.all_written(6);
+        tally.all_written(6, Duration::ZERO);
         assert!(!tally.is_complete());
-        tally.all_written(5);
+        tally.all_written(5, Duration::ZERO);
         assert!(tally.is_complete());
     }
 
     #[test]
-    fn a_latency_is_known_whichever_end_is_told_first() {
+    fn the_first_delivery_counts_from_the_commit_and_from_when_it_was_due() {
         let tally = Tally::new(true).unwrap();
-        tally.committed(&["a".to_owned(), "b".to_owned()]);
-        tally.delivered("a");
-        tally.delivered("c");
-        tally.delivered("c");
-        tally.committed(&["c".to_owned()]);
-        let latency = tally.sum().latency.unwrap();
-        assert_eq!(latency.count, 2);
-        assert_eq!(latency.buckets.iter().map(|(_, count)| count).sum::<u64>(), 2);
+        let late = Duration::from_secs(100);
+        let due = Instant::now().checked_sub(late).unwrap();
+        tally.committed(&["a".to_owned(), "b".to_owned()], |_| due);
+        ["a", "a", "x"].into_iter().for_each(|id| tally.delivered(id));
+        let sum = tally.sum();
+        let (latency, from_due) = (sum.latency.unwrap(), sum.from_due.unwrap());
+        assert_eq!((latency.count, from_due.count), (1, 1));
+        assert_eq!(latency.buckets.iter().map(|(_, count)| count).sum::<u64>(), 1);
+        assert!(latency.max_ms < 50_000.0 && from_due.max_ms > 99_000.0, "{} {}", latency.max_ms, from_due.max_ms);
         assert!(tally.lately().latency_p99_ms.is_some());
         assert!(tally.lately().latency_p99_ms.is_none(), "that was another second");
         let none = Tally::new(false).unwrap();
-        none.committed(&["a".to_owned()]);
+        none.committed(&["a".to_owned()], |_| due);
         none.delivered("a");
         assert!(none.sum().latency.is_none());
     }

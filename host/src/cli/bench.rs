@@ -3,7 +3,7 @@
 use super::error::CommandError;
 use super::{CommandResult, Quiet, load, output};
 use crate::bench::destination;
-use crate::bench::{Answers, BenchError, Options, Plan, Progress, Stage, plot, report};
+use crate::bench::{Answers, BenchError, Left, Options, Outcome, Plan, Progress, Stage, plot, report};
 use crate::config::{self, Config};
 use crate::relay::Shutdown;
 use anyhow::{Context, anyhow};
@@ -21,7 +21,8 @@ const LINES: Duration = Duration::from_secs(10);
 ///
 /// Reports messages a second, processor time and memory, times of each kind of call, and with --rate the time from commit to delivery. It
 /// runs the engine of `outhaul run`, in this process. The table is the one of the relay's storage: a bench refuses to begin where it has
-/// pending rows, and stops where somebody else writes to it. Delivered rows stay in it, if the storage keeps such rows.
+/// pending rows, and stops where somebody else writes to it. No other relay may work on it meanwhile: it would publish the rows of the
+/// bench. Delivered rows stay in it, if the storage keeps such rows.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     args_override_self = true,
@@ -32,10 +33,13 @@ Examples:
   outhaul bench --publisher null --rate 500 --duration 1m     the time from commit to delivery under a steady load
   outhaul bench --publisher null --runs 3 --compare '--native'
   outhaul bench --publisher null --json --plot plots
+  outhaul bench --clear                                       removes what a bench that was killed has left
 
---compare runs two settings in turn, A B A B: A is this command line, B the same with the flags added or replaced (--config too).
+--compare runs two settings in turn, A B A B: A is this command line, B the same with the flags added or replaced (--config too). A flag
+of A cannot be taken away in B: leave it out of A, and have what B adds the other way round.
 
-The first Ctrl-C ends the run: what is left of its rows is settled without being published. The second one ends at once.
+The first Ctrl-C ends the run: what is left of its rows is deleted without being published, those that wait for their back-off when they
+are due. The second one ends at once, and leaves them. Runs that had come to their end are reported all the same.
 
 Exit codes: 0 fine, 1 interrupted or failed, 2 if the configuration or the table is not fit for it."
 )]
@@ -44,7 +48,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME")]
     relay: Option<String>,
     /// Rows to deliver.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = 100_000, conflicts_with = "rate")]
     rows: u64,
     /// Bytes of each payload.
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
@@ -55,8 +59,8 @@ pub(super) struct Args {
     /// A steady load of so many rows a second, in place of a backlog.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
-    /// How long the steady load lasts.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    /// How long the steady load of --rate lasts.
+    #[arg(long, value_name = "DURATION", default_value = "30s", requires = "rate", value_parser = humantime::parse_duration)]
     duration: Duration,
     /// Where messages go: by what the relay's routes name, or nowhere.
     #[arg(long, value_enum, default_value_t = To::Config)]
@@ -82,9 +86,9 @@ pub(super) struct Args {
     /// Engines in this process, each with databases of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     hosts: u32,
-    /// Runs, or with --compare pairs of runs; each delivers rows of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = runs)]
-    runs: usize,
+    /// Runs, or with --compare pairs of runs; each delivers rows of its own [default: 1].
+    #[arg(long, value_name = "N", value_parser = runs)]
+    runs: Option<usize>,
     /// Run B in turn with this command line, A: the flags that B adds or replaces, separated by spaces.
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
     compare: Option<String>,
@@ -94,6 +98,10 @@ pub(super) struct Args {
     /// Write plots (SVG) into this folder.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
+    /// Measure nothing: delete the pending and dead rows that a bench has left in the table, without publishing them, and no others.
+    #[arg(long, conflicts_with_all = ["rows", "payload", "keys", "rate", "duration", "publisher", "topic", "native", "destination_delay",
+        "destination_failing", "batch", "lanes", "hosts", "runs", "compare", "purge", "plot"])]
+    clear: bool,
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
@@ -142,39 +150,85 @@ impl Args {
     }
 }
 
+/// What is one for all runs, so that B cannot have it by itself.
+const OF_BOTH: [&str; 5] = ["--compare", "--runs", "--json", "--plot", "--clear"];
+
+/// What is wrong with the flags of B, whatever they are added to.
+fn wrong_in_b(flags: &str) -> Option<String> {
+    if flags.trim().is_empty() {
+        return Some("there are no flags in it: name what B adds to this command line, or has in place of it".to_owned());
+    }
+    let names = flags.split_whitespace().map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name));
+    let of_both = names.into_iter().find(|name| OF_BOTH.contains(name))?;
+    Some(format!("{of_both} is one for A and B: write it outside of --compare"))
+}
+
 /// Runs it. `again` reads the command line of this process with flags added.
 pub(super) async fn run(args: Args, file: &Path, again: impl FnOnce(&str) -> Result<(PathBuf, Args), clap::Error>) -> CommandResult {
-    let mut plans = vec![args.plan(load(file, Quiet::Yes)?)?];
-    if let Some(flags) = &args.compare {
-        let (file, other) = again(flags).map_err(|error| {
-            let text = error.to_string();
-            CommandError::usage(anyhow!("--compare: {}", text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ")))
-        })?;
-        plans.push(other.plan(config::load(&file)?)?);
-    }
+    let config = load(file, Quiet::Yes)?;
     let stop = Shutdown::default();
     let _signals = AbortOnDropHandle::new(tokio::spawn(signals(stop.clone()).map_err(CommandError::failure)?));
     let lines = Lines::default();
-    let ended = crate::bench::run(&plans, args.runs, &stop, &|progress| lines.tell(progress)).await;
-    lines.end();
-    let (report, kept) = ended?;
-    if args.json {
-        output::json(&report)?;
-    } else {
-        report::print(&report)?;
+    if args.clear {
+        let ended = crate::bench::clear(config, args.relay.as_deref(), &stop, &|progress| lines.tell(progress)).await;
+        lines.end();
+        return cleared(ended, args.json);
+    }
+    let mut plans = vec![args.plan(config)?];
+    if let Some(flags) = &args.compare {
+        let wrong = |text: &str| CommandError::usage(anyhow!("--compare: {text}"));
+        if let Some(text) = wrong_in_b(flags) {
+            return Err(wrong(&text));
+        }
+        let (file, other) = again(flags).map_err(|error| {
+            let text = error.to_string();
+            wrong(text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "))
+        })?;
+        plans.push(other.plan(config::load(&file)?)?);
     }
     if let Some(folder) = &args.plot {
+        plot::prepare(folder).map_err(CommandError::usage)?;
+    }
+    let outcome = crate::bench::run(&plans, args.runs.unwrap_or(1), &stop, &|progress| lines.tell(progress)).await;
+    lines.end();
+    told(outcome, &args)
+}
+
+/// Tells what came of it: the runs that came to their end, what is left, and why there are no more.
+fn told(outcome: Outcome, args: &Args) -> CommandResult {
+    let Outcome { report, left, error } = outcome;
+    let has_report = !report.runs.is_empty();
+    if has_report {
+        if args.json {
+            output::json(&report)?;
+        } else {
+            report::print(&report)?;
+        }
+        report::notes(&report).iter().for_each(|note| output::note(note));
+    }
+    left.iter().flat_map(Left::notes).for_each(|note| output::note(&note));
+    if let Some(folder) = args.plot.as_ref().filter(|_| has_report) {
         for file in plot::write(&report, folder).map_err(|error| CommandError::failure(error).after_document())? {
             output::note(&format!("written: {}", file.display()));
         }
     }
-    for storage in kept {
-        output::note(&format!(
-            "the delivered rows are left in the table of storages.{storage}; with all other delivered rows of the table they go by: \
-             outhaul purge --storage {storage} --older-than 0s"
-        ));
+    match error.map(CommandError::from) {
+        None => Ok(()),
+        Some(error) if has_report => Err(error.after_document()),
+        Some(error) => Err(error),
     }
-    Ok(())
+}
+
+/// Tells what came of `--clear`.
+fn cleared(ended: Result<u64, (BenchError, Option<Left>)>, json: bool) -> CommandResult {
+    let removed = ended.map_err(|(error, left)| {
+        left.iter().flat_map(Left::notes).for_each(|note| output::note(&note));
+        CommandError::from(error)
+    })?;
+    if json {
+        return output::json(&serde_json::json!({ "removed": removed }));
+    }
+    output::line(&format!("{} of a bench removed", output::count(removed, "row")))
 }
 
 /// The first signal ends the run, the second one the process.
@@ -201,7 +255,7 @@ impl Lines {
     fn tell(&self, progress: Progress) {
         let terminal = std::io::stderr().is_terminal();
         let mut last = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let is_same = |last: Progress| (last.run, last.stage) == (progress.run, progress.stage);
+        let is_same = |last: Progress| last.run == progress.run && kind(last.stage) == kind(progress.stage);
         if !terminal && last.is_some_and(|(at, last)| is_same(last) && at.elapsed() < LINES) {
             return;
         }
@@ -224,11 +278,23 @@ impl Lines {
     }
 }
 
+/// What is told again only after a while.
+fn kind(stage: Stage) -> (std::mem::Discriminant<Stage>, bool) {
+    (std::mem::discriminant(&stage), matches!(stage, Stage::Clearing(wait) if !wait.is_zero()))
+}
+
 fn line(progress: Progress) -> String {
     let Progress { stage, run, runs, side, done, rows, per_second } = progress;
     match stage {
         Stage::Filling => format!("run {run} of {runs} ({side}): {done} of {rows} rows written"),
         Stage::Running => format!("run {run} of {runs} ({side}): {done} of {rows} rows done, {per_second} in the last second"),
+        Stage::Clearing(wait) if wait.is_zero() => format!("removing what is left: {done} rows removed, {rows} left"),
+        Stage::Clearing(wait) => {
+            let wait = output::span(wait);
+            format!(
+                "removing what is left: {done} rows removed, {rows} wait to be due, the last for {wait}; Ctrl-C ends at once and leaves them"
+            )
+        }
     }
 }
 
@@ -268,5 +334,26 @@ mod tests {
         let progress = Progress { run: 2, runs: 6, side: 'B', done: 10, rows: 20, per_second: 7, stage: Stage::Filling };
         assert_eq!(line(progress), "run 2 of 6 (B): 10 of 20 rows written");
         assert_eq!(line(Progress { stage: Stage::Running, ..progress }), "run 2 of 6 (B): 10 of 20 rows done, 7 in the last second");
+        let clearing = |wait| line(Progress { stage: Stage::Clearing(wait), ..progress });
+        assert_eq!(clearing(Duration::ZERO), "removing what is left: 10 rows removed, 20 left");
+        assert_eq!(
+            clearing(Duration::from_secs(60)),
+            "removing what is left: 10 rows removed, 20 wait to be due, the last for 1m; Ctrl-C ends at once and leaves them"
+        );
+    }
+
+    #[test]
+    fn b_has_flags_of_its_own_and_none_of_both() {
+        for (flags, told) in [
+            ("", "no flags in it"),
+            ("  ", "no flags in it"),
+            ("--batch 5 --json", "--json is one for A and B"),
+            ("--plot=x", "--plot is one for A and B"),
+            ("--runs 2", "--runs is one for A and B"),
+            ("--compare --native", "--compare is one for A and B"),
+        ] {
+            assert!(wrong_in_b(flags).is_some_and(|text| text.contains(told)), "{flags}");
+        }
+        assert_eq!(wrong_in_b("--batch 5 --native --purge"), None);
     }
 }
