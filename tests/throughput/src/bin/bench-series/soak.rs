@@ -2,7 +2,7 @@
 
 use super::figures::{Spread, cell, mib, origin, table};
 use super::ground::{Bench, Kind, Setup};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use outhaul::bench::model::{Report, Run, Second};
 use outhaul::bench::plot;
@@ -65,6 +65,9 @@ pub(crate) fn run(bench: &Bench, options: &Options, into: &Path) -> Result<()> {
     let report = bench.run(options.database, Setup { concurrency: 64, deletes: true }, &arguments)?;
     let run = report.runs.first().context("no run in the report")?;
     ensure!(run.delivered == run.settings.rows && run.dead == 0, "delivered {} of {}", run.delivered, run.settings.rows);
+    if let Some((asked, achieved)) = run.missed_rate() {
+        bail!("{achieved:.0} of {asked} messages/s were committed: that was another load");
+    }
     let parts = parts(&run.series).context("the run was too short to be looked at in parts")?;
 
     let folder = into.join("soak");
