@@ -82,6 +82,7 @@ mod tests {
             let same = || Resource::new_borrow(request.rep());
             ground.view().set_scheme(same(), Some(scheme.clone())).unwrap().unwrap();
             ground.view().set_authority(same(), Some("127.0.0.1:9".to_owned())).unwrap().unwrap();
+            ground.view().set_path_with_query(same(), Some("/".to_owned())).unwrap().unwrap();
             let options = ground.view().table.push(RequestOptions::default()).unwrap();
             let answer = handle(ground.view(), request, Some(options)).unwrap();
             match scheme {
