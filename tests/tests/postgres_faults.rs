@@ -57,12 +57,12 @@ fn a_retry_whose_answer_was_lost_is_not_written_over_the_lease_of_the_next_try()
             })?;
             let (_database, mut outbox, wire, rig) = stage(server, config(&receiver)?)?;
             let host = rig.host()?;
-            wire.lose_the_commit_after(b"503", loss);
+            wire.lose_the_commit_after(b"answered 503", loss);
             let id = outbox.add("orders", Some("k"), b"x")?;
             wire.wait_until_sprung()?;
             outbox.wait_until_settled()?;
-            assert_eq!(receiver.requests().len(), 2, "{loss:?}");
-            assert_eq!(outbox.row(&id)?.attempts, 2, "{loss:?}");
+            assert_eq!(receiver.requests().len(), 2, "{loss:?}\n{}", host.log());
+            assert_eq!(outbox.row(&id)?.attempts, 2, "{loss:?}\n{}", host.log());
             nothing_is_dead(host, &mut outbox)?;
         }
         Ok(())
