@@ -4,9 +4,9 @@
 --   CALL limit_fill(100000, 1000, 256);      rows, keys, bytes of a payload; by itself too, for it commits
 -- then `SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off;` (what a relay sets for its own connections), and, as a
 -- statement by itself because it commits, one of
---   CALL limit_strict(500);      claim, commit, mark as done, commit
---   CALL limit_fused(500);       mark the last batch as done and claim the next one in one transaction
---   CALL limit_unordered(500);   as limit_strict, without regard to keys
+--   CALL limit_apart(500, true);    claim, commit, mark as done, commit
+--   CALL limit_fused(500);          mark the last batch as done and claim the next one in one transaction
+--   CALL limit_apart(500, false);   as the first, without regard to keys
 -- Rows divided by the time of the call are messages a second. All three read the messages that they claim.
 --
 -- `available_at` is due time and end of lease in one. Ordered claims take a key's rows as an unbroken run from its first waiting one:
@@ -94,25 +94,12 @@ CREATE PROCEDURE limit_settle(claimed bigint[]) LANGUAGE sql AS $$
     UPDATE limit_outbox SET status = 'done', done_at = now(), leased_by = NULL WHERE id = ANY (claimed) AND leased_by = 'limit'
 $$;
 
-CREATE PROCEDURE limit_strict(batch integer) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE limit_apart(batch integer, ordered boolean) LANGUAGE plpgsql AS $$
 DECLARE
     claimed bigint[];
 BEGIN
     LOOP
-        claimed := limit_claim(batch);
-        EXIT WHEN claimed IS NULL;
-        COMMIT;
-        CALL limit_settle(claimed);
-        COMMIT;
-    END LOOP;
-END $$;
-
-CREATE PROCEDURE limit_unordered(batch integer) LANGUAGE plpgsql AS $$
-DECLARE
-    claimed bigint[];
-BEGIN
-    LOOP
-        claimed := limit_claim_unordered(batch);
+        claimed := CASE WHEN ordered THEN limit_claim(batch) ELSE limit_claim_unordered(batch) END;
         EXIT WHEN claimed IS NULL;
         COMMIT;
         CALL limit_settle(claimed);

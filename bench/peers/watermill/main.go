@@ -93,7 +93,7 @@ func run(rows, keys, payload, batch int) error {
 	if err := relay.Close(); err != nil {
 		return err
 	}
-	return report(ctx, pool, sink.sent.Load(), last, seconds)
+	return report(ctx, pool, sink.sent.Load(), seconds)
 }
 
 // fill returns the offset of the last message.
@@ -154,7 +154,7 @@ func settled(ctx context.Context, pool *pgxpool.Pool, sink *nowhere, rows, last 
 	}
 }
 
-func report(ctx context.Context, pool *pgxpool.Pool, sent, last int64, seconds float64) error {
+func report(ctx context.Context, pool *pgxpool.Pool, sent int64, seconds float64) error {
 	var count int64
 	offset, err := acked(ctx, pool)
 	if err != nil {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-pub(super) fn measure(stage: &mut Stage, procedure: &str, setting: Setting) -> Result<Measured> {
+pub(super) fn measure(stage: &mut Stage, call: impl Fn(u32) -> String, setting: Setting) -> Result<Measured> {
     let load = stage.load;
     let sql = std::fs::read_to_string(sources("limit.sql")).context("cannot read limit.sql")?;
     let database = stage.database()?;
@@ -18,7 +18,7 @@ pub(super) fn measure(stage: &mut Stage, procedure: &str, setting: Setting) -> R
     client
         .batch_execute(&format!("SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET statement_timeout = {limit}"))?;
     let started = Instant::now();
-    client.batch_execute(&format!("CALL {procedure}({})", setting.batch)).context("the server did not come to an end")?;
+    client.batch_execute(&format!("CALL {}", call(setting.batch))).context("the server did not come to an end")?;
     let seconds = started.elapsed().as_secs_f64();
     let settled = client.query_one("SELECT count(*) FROM limit_outbox WHERE status = 'done' AND attempts = 1", &[])?.get::<_, i64>(0);
     let settled = u64::try_from(settled)?;

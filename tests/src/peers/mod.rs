@@ -65,7 +65,7 @@ pub fn run(options: &Options) -> Result<()> {
     let begun = Instant::now();
     let matches = plan::matches(&options.peers);
     let mut stage = Stage::new(options.load, options.limit)?;
-    let mut results = Results { rows: options.load.rows, ..Results::default() };
+    let mut results = Results::default();
     for one in &matches {
         for &contender in &one.contenders {
             if let Err(error) = stage.prepare(contender, one.setting.way) {
@@ -100,7 +100,7 @@ fn turn(stage: &mut Stage, results: &mut Results, setting: Setting, contender: C
     match stage.measure(contender, setting) {
         Ok(measured) => {
             let run = Run { setting, contender, round, measured };
-            eprintln!("{} {}, {}: {:.0} messages/s", round + 1, setting.name(), contender.name(), results.rate(&run));
+            eprintln!("{} {}, {}: {:.0} messages/s", round + 1, setting.name(), contender.name(), run.rate());
             results.runs.push(run);
         }
         Err(error) => note(results, setting, contender, round, &error),

@@ -195,7 +195,7 @@ pub fn raw(results: &Results, plan: &Plan, setting: Setting) -> Value {
             "sent": measured.sent,
             "settled": measured.settled,
             "seconds": measured.seconds,
-            "per_second": results.rate(run),
+            "per_second": run.rate(),
             "versions": measured.versions,
         });
         if let Some(report) = &measured.report {

@@ -17,6 +17,16 @@ pub struct Run {
     pub measured: Measured,
 }
 
+impl Run {
+    /// Messages a second: it counts only because all of them were sent.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let sent = self.measured.sent as f64;
+        sent / self.measured.seconds
+    }
+}
+
 /// A run that came to nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -33,8 +43,6 @@ pub struct Failure {
 /// All of it.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
-    /// Messages of each run.
-    pub rows: u64,
     /// Rounds that were begun.
     pub rounds: usize,
     /// In the order in which they were made.
@@ -69,18 +77,10 @@ impl Spread {
 }
 
 impl Results {
-    /// Messages a second of a run.
-    #[must_use]
-    pub fn rate(&self, run: &Run) -> f64 {
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let rows = self.rows as f64;
-        rows / run.measured.seconds
-    }
-
     /// Messages a second of a contender, by round.
     fn rates(&self, setting: Setting, contender: Contender) -> BTreeMap<usize, f64> {
         let own = self.runs.iter().filter(|run| run.setting == setting && run.contender == contender);
-        own.map(|run| (run.round, self.rate(run))).collect()
+        own.map(|run| (run.round, run.rate())).collect()
     }
 
     /// Messages a second of a contender.
@@ -134,7 +134,6 @@ pub(super) mod tests {
         };
         let reason = "it did not end in 180 s: gone | away".to_owned();
         Results {
-            rows: 1000,
             rounds: 3,
             runs: vec![
                 run(Contender::Outhaul, 0, 0.1, "outhaul"),

@@ -71,9 +71,9 @@ impl Stage {
             Contender::Txoutbox => txoutbox::measure(self, setting),
             Contender::Watermill => watermill::measure(self, setting),
             Contender::Debezium => debezium::measure(self, setting),
-            Contender::LimitStrict => limit::measure(self, "limit_strict", setting),
-            Contender::LimitFused => limit::measure(self, "limit_fused", setting),
-            Contender::LimitUnordered => limit::measure(self, "limit_unordered", setting),
+            Contender::LimitStrict => limit::measure(self, |batch| format!("limit_apart({batch}, true)"), setting),
+            Contender::LimitFused => limit::measure(self, |batch| format!("limit_fused({batch})"), setting),
+            Contender::LimitUnordered => limit::measure(self, |batch| format!("limit_apart({batch}, false)"), setting),
         };
         measured?.complete(self.load.rows)
     }
