@@ -48,10 +48,10 @@ fn fault_of_target(target: &str) -> Option<&'static str> {
     if target.contains('#') {
         return Some("has a fragment (#), which is never sent: leave it out");
     }
-    if target.len() > MAX_TARGET_BYTES {
+    let rooted = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+    if rooted.len() > MAX_TARGET_BYTES {
         return Some("has a path and query of more than 8000 bytes");
     }
-    let rooted = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
     if rooted.parse::<PathAndQuery>().is_err() {
         return Some(BAD_CHARACTER);
     }

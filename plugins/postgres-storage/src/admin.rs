@@ -75,9 +75,10 @@ impl<D: Database> Outbox<D> {
             statement(format!("SELECT {code}, {error}, {due_in}, {attempts}, {} {rows}", shown.join(", ")), parameters, columns),
         ];
         let places = shown.len();
+        let is_text = matches!(place, Some(Place::Texts(_)));
         let results = self.reader.execute(statements).map_err(|error| match page {
-            // A place may be of any type, and the database is the first to read it as such.
-            Some(page) if error.code == SqlErrorCode::TypeMismatch => no_page(page),
+            // Such a place may be of any type, and the database is the first to read it as such; numbers were read above.
+            Some(page) if is_text && error.code == SqlErrorCode::TypeMismatch => no_page(page),
             _ => self.failed(&error, "reading rows"),
         })?;
         let ready = self.ready()?;

@@ -94,13 +94,15 @@ impl Source for Searched<'_> {
     }
 
     fn without_key(&self, kind: usize, place: Option<&Place>, rows: usize) -> Statement {
-        let [start, on] = self.ready.walk.as_ref().and_then(|walk| walk.unkeyed.get(kind)).unwrap_or(&self.ready.scan);
+        let Some([start, on]) = self.ready.walk.as_ref().and_then(|walk| walk.unkeyed.get(kind)) else {
+            return self.scan(place, rows);
+        };
         let template = if place.is_some() { on } else { start };
         template.fill(|slot| if matches!(slot, Slot::Keys | Slot::Limit) { integer(rows) } else { self.value(place, slot) })
     }
 
     fn with_key(&self, key: Option<&Reached>, keys: usize, rows: usize) -> Statement {
-        let [start, on] = self.ready.walk.as_ref().map_or(&self.ready.scan, |walk| &walk.keys);
+        let Some([start, on]) = self.ready.walk.as_ref().map(|walk| &walk.keys) else { return self.scan(None, rows) };
         let template = if key.is_some() { on } else { start };
         template.fill(|slot| match slot {
             Slot::Key => key.map_or(Value::Null, |(_, key)| Value::Text(String::from_utf8_lossy(key).into_owned())),

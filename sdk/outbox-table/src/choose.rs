@@ -100,15 +100,8 @@ impl Choice {
 struct Run {
     rows: Vec<(usize, u64)>,
     blocked: bool,
-    /// Claims so far of its last row.
+    /// Claims so far of its last row; 0: there is none.
     tried: u64,
-}
-
-impl Run {
-    /// Whether a row with so many claims so far goes in one batch with what is in the run.
-    fn takes(&self, attempts: u64) -> bool {
-        self.rows.is_empty() || attempts >= self.tried
-    }
 }
 
 /// Takes scanned rows in insertion order, then chooses.
@@ -168,7 +161,7 @@ impl Chooser {
             return;
         }
         match run {
-            Some(run) if self.limits.strict && !run.takes(candidate.attempts) => {
+            Some(run) if self.limits.strict && candidate.attempts < run.tried => {
                 run.blocked = true;
                 return;
             }

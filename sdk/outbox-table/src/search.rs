@@ -82,6 +82,7 @@ impl Progress {
         self.passed = None;
         self.walk = None;
         self.barren = 0;
+        self.straight = 0;
     }
 
     /// Whether a claim that finds nothing with its first statement walks at once.
