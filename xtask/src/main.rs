@@ -150,11 +150,8 @@ enum Command {
     ///
     /// Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
     Soak {
-        /// How long.
-        #[arg(long, default_value_t = 1.0)]
-        hours: f64,
-        /// Arguments for the program, e.g. `-- --rate 1000 --database postgres`; `-- --help` lists them.
-        #[arg(last = true)]
+        /// Arguments for the program, e.g. `--hours 0.5 --rate 1000 --database postgres`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
     /// Measure outhaul beside what a user would pick instead: txoutbox, Watermill's forwarder, Debezium, and the server by itself.
@@ -342,10 +339,11 @@ fn main() -> Result<()> {
         Command::Throughput { rest } => {
             setup::run()?;
             guests::build(&workspace)?;
-            let mut line: Vec<OsString> = ["run", "--release", "--package", "outhaul-throughput", "--"].map(OsString::from).to_vec();
-            line.extend(["--plugins".into(), workspace.plugins().into(), "--fixtures".into(), workspace.fixtures().into()]);
+            build_optimised(&workspace)?;
+            let mut line: Vec<OsString> = vec!["--plugins".into(), workspace.plugins().into()];
+            line.extend(["--fixtures".into(), workspace.fixtures().into()]);
             line.extend(rest);
-            step("measure", || workspace.cargo(line))
+            step("measure", || workspace.start_optimised("outhaul-throughput", &line))
         }
         Command::KafkaThroughput { rest } => {
             setup::run()?;
@@ -366,7 +364,7 @@ fn main() -> Result<()> {
         Command::FanOutFairness { rest } => fan_out(&workspace, "fairness", rest),
         Command::FanOutThroughput { rest } => fan_out(&workspace, "throughput", rest),
         Command::Growth { rest } => bench_series(&workspace, "growth", rest),
-        Command::Soak { hours, rest } => bench_series(&workspace, "soak", [format!("--hours={hours}").into()].into_iter().chain(rest)),
+        Command::Soak { rest } => bench_series(&workspace, "soak", rest),
         Command::Peers { rest } => {
             prepare(&workspace)?;
             build_optimised(&workspace)?;
@@ -379,14 +377,12 @@ fn main() -> Result<()> {
 
 /// A program of the crate `outhaul-throughput` that starts its own services and needs no components.
 fn measured(workspace: &Workspace, program: &str, rest: Vec<OsString>) -> Result<()> {
-    let mut line: Vec<OsString> =
-        ["run", "--release", "--package", "outhaul-throughput", "--bin", program, "--"].map(OsString::from).to_vec();
-    line.extend(rest);
-    step(program, || workspace.cargo(line))
+    build_optimised(workspace)?;
+    step(program, || workspace.start_optimised(program, &rest))
 }
 
 /// Many runs of `outhaul bench`, by the program of that name of the crate `outhaul-throughput`.
-fn bench_series(workspace: &Workspace, command: &str, rest: impl IntoIterator<Item = OsString>) -> Result<()> {
+fn bench_series(workspace: &Workspace, command: &str, rest: Vec<OsString>) -> Result<()> {
     setup::run()?;
     guests::build(workspace)?;
     build_optimised(workspace)?;
@@ -438,7 +434,7 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
     step("build the tests", || workspace.cargo(["build", "--workspace", "--tests"]))?;
     let held = held.ready()?;
     step("test", || {
-        let mut line = vec!["test", "--workspace"];
+        let mut line = vec!["test", "--workspace", "--no-fail-fast"];
         line.extend(arguments.filter.as_deref());
         if !arguments.rest.is_empty() {
             line.push("--");

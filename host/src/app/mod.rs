@@ -202,7 +202,7 @@ impl App {
 
     /// Opens what was prepared, by settings that may be others.
     async fn open_storage(&self, config: &Config, adapter: &Adapter, prepared: &PreparedStorage) -> Result<Arc<StoragePlugin>, AppError> {
-        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
+        let origin = origin(config, None, None, Attempt::of(prepared.generation().number));
         let opened = self.plugins.open_storage(prepared, origin, adapter).await;
         opened.map_err(|error| not_opened(config, "storages", adapter, error))
     }
@@ -224,7 +224,7 @@ impl App {
         publisher: &Publisher,
         prepared: &PreparedPublisher,
     ) -> Result<Arc<PublisherPlugin>, AppError> {
-        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
+        let origin = origin(config, None, None, Attempt::of(prepared.generation().number));
         let opened = self.plugins.open_publisher(prepared, origin, publisher).await;
         opened.map_err(|error| not_opened(config, "publishers", &publisher.adapter, error))
     }
@@ -240,7 +240,7 @@ impl App {
 
     /// Opens what was prepared, by settings that may be others.
     async fn open_router(&self, config: &Config, adapter: &Adapter, prepared: &PreparedRouter) -> Result<Arc<RouterPlugin>, AppError> {
-        let origin = origin(config, None, None, Attempt { generation: prepared.generation().number, read: None });
+        let origin = origin(config, None, None, Attempt::of(prepared.generation().number));
         let opened = self.plugins.open_router(prepared, origin, adapter).await;
         opened.map_err(|error| not_opened(config, "routers", adapter, error))
     }
@@ -282,7 +282,12 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The first one of an adapter.
-    const FIRST: Self = Self { generation: 1, read: None };
+    const FIRST: Self = Self::of(1);
+
+    /// What is read of it is nobody's concern.
+    const fn of(generation: u64) -> Self {
+        Self { generation, read: None }
+    }
 }
 
 fn origin<'a>(config: &'a Config, pulled: Option<&'a Component>, pins: Option<&'a Pins>, attempt: Attempt<'a>) -> Origin<'a> {

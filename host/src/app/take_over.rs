@@ -136,7 +136,7 @@ impl Adapters {
                 return Ok(Change::None);
             }
             let generation = slot.current().generation().number.saturating_add(1);
-            return Ok(Change::Next(place, self.candidate(new, name, Attempt { generation, read: None }).await?));
+            return Ok(Change::Next(place, self.candidate(new, name, Attempt::of(generation)).await?));
         }
         if !was_in_use {
             return self.candidate(new, name, Attempt::FIRST).await.map(Change::First);

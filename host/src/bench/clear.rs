@@ -7,7 +7,7 @@ use crate::app::worker_name;
 use crate::config::model::Relay;
 use crate::domain::{Column, Failure, FailureCode, Message, Settlement, Verdict};
 use crate::plugin::StoragePlugin;
-use crate::ports::{ClaimRequest, Claimed, Filter, RowState, Storage as _, StorageAdmin as _};
+use crate::ports::{ClaimRequest, Claimed, Filter, Row, RowState, Storage as _, StorageAdmin as _};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -139,7 +139,7 @@ impl Clearing<'_> {
     pub(super) async fn look(&self, cleared: &mut Cleared) -> Result<Duration, Failure> {
         let (mut soonest, mut rows, mut wait) = (Duration::MAX, 0, Duration::ZERO);
         for state in [RowState::Pending, RowState::Leased] {
-            self.each(state, async |row| {
+            self.each(state, |row| {
                 let due = if state == RowState::Leased { LONGEST } else { Duration::from_millis(row.due_in_ms) };
                 (soonest, rows, wait) = (soonest.min(due), rows + 1, wait.max(due));
             })
@@ -152,32 +152,43 @@ impl Clearing<'_> {
     /// Deletes those that have ended dead.
     pub(super) async fn discard_dead(&self, cleared: &mut Cleared) -> Result<(), Failure> {
         let mut ids = Vec::new();
-        self.each(RowState::Dead, async |row| ids.push(row.id)).await?;
+        self.each(RowState::Dead, |row| ids.push(row.id)).await?;
         for ids in ids.chunks(usize::try_from(ROWS).unwrap_or(1)) {
             self.discard(ids.to_vec(), cleared).await?;
         }
         Ok(())
     }
 
-    async fn each(&self, state: RowState, mut take: impl AsyncFnMut(crate::ports::Row)) -> Result<(), Failure> {
-        let filter = Filter { state: Some(state), ..Filter::default() };
-        let mut after: Option<String> = None;
-        loop {
-            let page = self.storage.browse(&filter, after.as_deref(), ROWS, true).await?;
-            for (index, row) in page.rows.into_iter().enumerate() {
-                let message = page.messages.as_ref().map(|messages| messages.message(index));
-                if self.is_meant(&row.id, message) {
-                    take(row).await;
-                }
+    async fn each(&self, state: RowState, mut take: impl FnMut(Row)) -> Result<(), Failure> {
+        each_row(self.storage, state, |row, message| {
+            if self.is_meant(&row.id, message) {
+                take(row);
             }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok(()),
-            }
-        }
+        })
+        .await
     }
 
     fn is_meant(&self, id: &str, message: Option<Message<'_>>) -> bool {
         message.is_some_and(rows::is_marked) || matches!(self.whose, Whose::Known(own) if own.knows(id))
+    }
+}
+
+/// Goes through the rows in a state, page by page.
+pub(super) async fn each_row(
+    storage: &StoragePlugin,
+    state: RowState,
+    mut take: impl FnMut(Row, Option<Message<'_>>),
+) -> Result<(), Failure> {
+    let filter = Filter { state: Some(state), ..Filter::default() };
+    let mut after: Option<String> = None;
+    loop {
+        let page = storage.browse(&filter, after.as_deref(), ROWS, true).await?;
+        for (index, row) in page.rows.into_iter().enumerate() {
+            take(row, page.messages.as_ref().map(|messages| messages.message(index)));
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
     }
 }

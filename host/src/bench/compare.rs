@@ -2,16 +2,19 @@
 
 use super::model::{Calls, Comparison, Ratio, Run};
 
-/// What is compared, by its name in [`Comparison::ratios`]. Of a pair, A's figure and B's; none where they cannot be compared.
-type Measure = (&'static str, fn(&Run, &Run) -> Option<(f64, f64)>);
+/// What is compared: its name in [`Comparison::ratios`], and in tables. Of a pair, A's figure and B's; none where they cannot be compared.
+type Measure = (&'static str, &'static str, fn(&Run, &Run) -> Option<(f64, f64)>);
 
-const MEASURES: [Measure; 6] = [
-    ("per_second", |a, b| Some((a.per_second, b.per_second))),
-    ("latency_p50", |a, b| Some((a.latency.as_ref()?.p50_ms, b.latency.as_ref()?.p50_ms))),
-    ("latency_p99", |a, b| Some((a.latency.as_ref()?.p99_ms, b.latency.as_ref()?.p99_ms))),
-    ("latency_from_due_p99", |a, b| Some((a.latency_from_due.as_ref()?.p99_ms, b.latency_from_due.as_ref()?.p99_ms))),
-    ("cpu_per_message", |a, b| Some((a.cpu.us_per_message, b.cpu.us_per_message))),
-    ("claim_p50", claim_p50),
+/// In the order of the tables.
+pub(super) const MEASURES: [Measure; 6] = [
+    ("per_second", "messages/s", |a, b| Some((a.per_second, b.per_second))),
+    ("latency_p50", "latency p50", |a, b| Some((a.latency.as_ref()?.p50_ms, b.latency.as_ref()?.p50_ms))),
+    ("latency_p99", "latency p99", |a, b| Some((a.latency.as_ref()?.p99_ms, b.latency.as_ref()?.p99_ms))),
+    ("latency_from_due_p99", "latency from due p99", |a, b| {
+        Some((a.latency_from_due.as_ref()?.p99_ms, b.latency_from_due.as_ref()?.p99_ms))
+    }),
+    ("cpu_per_message", "CPU per message", |a, b| Some((a.cpu.us_per_message, b.cpu.us_per_message))),
+    ("claim_p50", "claim p50", claim_p50),
 ];
 
 /// B against A: the first B by the first A, and so on. A run without its partner counts for nothing.
@@ -19,7 +22,7 @@ const MEASURES: [Measure; 6] = [
 pub fn compare(runs: &[Run]) -> Comparison {
     let side = |side| runs.iter().filter(move |run| run.side == side);
     let pairs: Vec<(&Run, &Run)> = side('A').zip(side('B')).collect();
-    let ratios = MEASURES.iter().filter_map(|(name, figures)| {
+    let ratios = MEASURES.iter().filter_map(|(name, _, figures)| {
         let each = pairs.iter().filter_map(|(a, b)| quotient(figures(a, b)?)).collect();
         Some(((*name).to_owned(), ratio(each)?))
     });
@@ -54,7 +57,8 @@ fn ratio(pairs: Vec<f64>) -> Option<Ratio> {
 }
 
 /// The middle of sorted figures; of an even number, half way between the two.
-fn median(sorted: &[f64]) -> Option<f64> {
+#[must_use]
+pub fn median(sorted: &[f64]) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let (below, above) = (sorted.get(last / 2)?, sorted.get(last.div_ceil(2))?);
     Some(f64::midpoint(*below, *above))

@@ -1,6 +1,6 @@
 //! The producer's side: writes the rows, over databases of its own as an application would, and looks at what is left of them.
 
-use super::clear::{Cleared, Clearing, Whose};
+use super::clear::{Cleared, Clearing, Whose, each_row};
 use super::error::BenchError;
 use super::own::Own;
 use super::plan::Plan;
@@ -31,9 +31,6 @@ pub(super) const AWAY: Duration = Duration::from_secs(30);
 
 /// Between two attempts to write them.
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// Rows of a page.
-const PAGE: u32 = 500;
 
 /// For the question which version a server has.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -136,18 +133,12 @@ impl Producer {
     async fn unknown(&self) -> Result<Vec<String>, Failure> {
         let mut ids = Vec::new();
         for state in [RowState::Pending, RowState::Leased] {
-            let filter = Filter { state: Some(state), ..Filter::default() };
-            let mut after: Option<String> = None;
-            loop {
-                let page = self.storage.browse(&filter, after.as_deref(), PAGE, true).await?;
-                let messages = page.messages.unwrap_or_default();
-                let unknown = messages.messages().filter(|message| self.plan.rows.is_like(*message) && !self.own.knows(message.id()));
-                ids.extend(unknown.map(|message| message.id().to_owned()));
-                match page.next {
-                    Some(next) => after = Some(next),
-                    None => break,
+            each_row(&self.storage, state, |row, message| {
+                if message.is_some_and(|message| self.plan.rows.is_like(message)) && !self.own.knows(&row.id) {
+                    ids.push(row.id);
                 }
-            }
+            })
+            .await?;
         }
         Ok(ids)
     }

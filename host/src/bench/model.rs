@@ -45,7 +45,7 @@ pub struct Settings {
     pub publisher: String,
     /// Adapters as plain Rust instead of components.
     pub native: bool,
-    /// Rows, payload bytes, keys (0: none).
+    /// How many rows.
     pub rows: u64,
     /// Bytes of each payload.
     pub payload_bytes: usize,
@@ -207,4 +207,11 @@ pub struct Ratio {
     pub min: f64,
     /// Largest.
     pub max: f64,
+}
+
+/// Bytes as mebibytes.
+#[must_use]
+pub fn mib(bytes: u64) -> f64 {
+    // Exact up to 2^52.
+    bytes as f64 / f64::from(1 << 20)
 }

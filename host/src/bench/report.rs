@@ -1,28 +1,13 @@
 //! A report as tables for people. Programs take `--json`, which is the [model](super::model) itself.
 
-use super::model::{Latency, Report, Run};
+use super::compare::MEASURES;
+use super::model::{self, Latency, Report, Run};
 use super::settings;
-use crate::cli::CommandResult;
 use crate::cli::output;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 /// What is told where the build was told no commit.
 const NO_COMMIT: &str = "not recorded: built without OUTHAUL_COMMIT";
-
-/// What [`super::compare`] compares, by its name there, as it is called in the table.
-const COMPARED: [(&str, &str); 6] = [
-    ("per_second", "messages/s"),
-    ("latency_p50", "latency p50"),
-    ("latency_p99", "latency p99"),
-    ("latency_from_due_p99", "latency from due p99"),
-    ("cpu_per_message", "CPU per message"),
-    ("claim_p50", "claim p50"),
-];
-
-/// Writes the tables to stdout.
-pub(crate) fn print(report: &Report) -> CommandResult {
-    output::line(&text(report))
-}
 
 /// All tables, without a line break at the end. A table that has nothing to say is left out.
 #[must_use]
@@ -140,7 +125,7 @@ fn calls(report: &Report) -> Option<String> {
 
 fn comparison(report: &Report) -> Option<String> {
     let ratios = &report.comparison.as_ref()?.ratios;
-    let rows = COMPARED.iter().filter_map(|(key, name)| {
+    let rows = MEASURES.iter().filter_map(|(key, name, _)| {
         let ratio = ratios.get(*key)?;
         let pairs: Vec<String> = ratio.pairs.iter().map(|pair| figure(*pair, 3)).collect();
         Some([(*name).to_owned(), figure(ratio.median, 3), figure(ratio.min, 3), figure(ratio.max, 3), pairs.join(" ")])
@@ -187,7 +172,7 @@ fn figure(value: f64, decimals: usize) -> String {
 }
 
 fn mib(bytes: u64) -> String {
-    figure(bytes as f64 / f64::from(1 << 20), 1)
+    figure(model::mib(bytes), 1)
 }
 
 fn gib(bytes: u64) -> String {
@@ -331,7 +316,10 @@ Calls of the adapters
     #[test]
     fn every_ratio_has_its_row() {
         let report = sample::report(vec![sample::run('A'), sample::run('B')]);
-        let names: BTreeMap<&str, &str> = COMPARED.into();
-        assert!(compare(&report.runs).ratios.keys().eq(names.keys().copied()));
+        let names: BTreeMap<&str, &str> = MEASURES.map(|(key, name, _)| (key, name)).into();
+        let comparison = compare(&report.runs);
+        assert!(comparison.ratios.keys().eq(names.keys().copied()));
+        let text = text(&Report { comparison: Some(comparison), ..report });
+        assert!(names.values().all(|name| text.contains(&format!("\n {name} "))), "{text}");
     }
 }

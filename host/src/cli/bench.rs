@@ -202,7 +202,7 @@ fn told(outcome: Outcome, args: &Args) -> CommandResult {
         if args.json {
             output::json(&report)?;
         } else {
-            report::print(&report)?;
+            output::line(&report::text(&report))?;
         }
         report::notes(&report).iter().for_each(|note| output::note(note));
     }

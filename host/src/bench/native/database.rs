@@ -1,14 +1,15 @@
-//! The host's own SQLite threads, offered to storage code that runs as plain Rust: the same driver as behind the sandbox.
+//! The host's own databases, offered to storage code that runs as plain Rust: the same drivers as behind the sandbox.
 
 use super::convert::{column_in, column_out};
+use crate::config::model::Limits;
 use crate::sql;
 use outbox_table::database::{Database, Transaction};
 use outhaul_sdk::sql as guest;
-use std::time::Duration;
 
-/// As the host bounds the calls of a component.
+/// As the host bounds the calls of a component for which no other limits are configured.
 fn bounds() -> sql::Bounds {
-    sql::Bounds::within(Duration::from_secs(20), 64 << 20)
+    let limits = Limits::default();
+    sql::Bounds::within(limits.call_timeout, limits.returned_bytes)
 }
 
 /// A connection of the host.

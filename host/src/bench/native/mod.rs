@@ -1,6 +1,6 @@
 //! The shipped storages, and a publisher to nowhere, as plain Rust behind the ports: what components are measured against.
 //!
-//! - [`storage`]: a storage on blocking threads, with as many calls at once as a component has instances
+//! - [`storage`]: a storage on blocking threads, several calls at once, as a component has several instances
 //! - [`database`]: the host's `sql` capability behind the trait of storage code
 //! - `convert`: the host's words and the guest's
 //! - [`NullPublisher`]: delivers at once
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// The plugins of storages that can run as plain Rust.
 pub const STORAGES: [&str; 2] = ["sqlite-storage", "postgres-storage"];
 
-/// Opens a storage as plain Rust, by the same settings as its component; none: it has no such form.
+/// Opens a storage as plain Rust, with the same `config` as its component, and the usual limits; none: it has no such form.
 ///
 /// # Errors
 /// As its component would fail to open.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Calls at once: as many as a component has instances, so that claiming, settling and renewing overlap here too.
+/// Calls at once, so that claiming, settling and renewing overlap here as with the instances of a component.
 const AT_ONCE: usize = 4;
 
 /// The code of a storage adapter.

@@ -10,7 +10,7 @@ pub mod scale;
 #[cfg(test)]
 mod xml;
 
-use super::model::{Latency, Report, Run, Second, Settings};
+use super::model::{Latency, Report, Run, Second, Settings, mib};
 use super::settings;
 use crate::atomic;
 use chart::{Axis, Chart, ChartError, Series};
@@ -108,8 +108,8 @@ fn latency_over_time(report: &Report) -> Chart {
 
 fn memory(report: &Report) -> Chart {
     let y = Axis { label: "resident memory (MiB)".to_owned(), scale: Scale::Linear };
-    let mib = |second: &Second| (second.resident_bytes > 0).then(|| second.resident_bytes as f64 / f64::from(1 << 20));
-    over_time(report, "Memory over time", y, |run| of_seconds(run, mib))
+    let resident = |second: &Second| (second.resident_bytes > 0).then(|| mib(second.resident_bytes));
+    over_time(report, "Memory over time", y, |run| of_seconds(run, resident))
 }
 
 fn of_seconds(run: &Run, value: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {

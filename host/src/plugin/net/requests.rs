@@ -65,6 +65,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_replaced_goes_by_that_name() {
+        let mut linker = Linker::<State>::new(&wasmtime::Engine::default());
+        wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker).unwrap();
+        let again = linker.instance(OUTGOING_HANDLER).unwrap().func_wrap("handle", |_, ()| Ok(()));
+        assert!(again.is_err(), "there is nothing to replace");
+    }
+
     struct Ground(WasiHttpCtx, ResourceTable, Silence);
 
     impl Ground {

@@ -14,7 +14,7 @@ mod words;
 use super::fault::Fault;
 use crate::sql::SqlErrorCode;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use words::{Word, Words};
 
 /// First words of a statement.
@@ -71,7 +71,7 @@ const LONGEST_REMEMBERED: usize = 16 << 10;
 /// Statements that were let through, with whether each [changes rows](changes_rows). A claim has hundreds of words, and they are the same
 /// each time.
 #[derive(Debug, Default)]
-pub(super) struct Guard(Mutex<HashMap<Arc<str>, bool>>);
+pub(super) struct Guard(Mutex<HashMap<Box<str>, bool>>);
 
 impl Guard {
     /// Refuses a statement that is not allowed; whether it changes rows.

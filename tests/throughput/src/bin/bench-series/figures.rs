@@ -1,7 +1,7 @@
 //! Figures of several runs, and tables of them in Markdown.
 
-use outhaul::bench::compare::claims;
-use outhaul::bench::model::{Report, Run, Second};
+use outhaul::bench::compare::{claims, median};
+use outhaul::bench::model::{Report, Run, Second, mib};
 
 /// The middle of some figures, and how far they reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,9 +16,7 @@ impl Spread {
     pub(crate) fn of(figures: impl IntoIterator<Item = Option<f64>>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.into_iter().flatten().filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
-        let last = sorted.len().checked_sub(1)?;
-        let median = f64::midpoint(*sorted.get(last / 2)?, *sorted.get(last.div_ceil(2))?);
-        Some(Self { median, min: *sorted.first()?, max: *sorted.last()? })
+        Some(Self { median: median(&sorted)?, min: *sorted.first()?, max: *sorted.last()? })
     }
 }
 
@@ -47,10 +45,6 @@ pub(crate) fn claims_at_the_start(run: &Run) -> Option<AtTheStart> {
     let seconds = || run.series.iter().take(count);
     let p50_ms = Spread::of(seconds().map(|second| second.claim_p50_us.map(|us| us as f64 / 1000.0)))?.median;
     Some(AtTheStart { p50_ms, left: run.series.get(count - 1)?.backlog as f64 / rows as f64 })
-}
-
-pub(crate) fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 /// A cell: the figure, or a dash.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use outhaul::bench::model::Report;
-use outhaul_services::Postgres;
+use outhaul_services::Server;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,7 +30,7 @@ impl fmt::Display for Kind {
 pub(crate) struct Bench {
     host: PathBuf,
     plugins: PathBuf,
-    server: Option<Postgres>,
+    server: Option<Server>,
     /// Compiled adapters, shared by all runs.
     cache: TempDir,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
 }
 
 impl Bench {
-    pub(crate) fn new(host: PathBuf, plugins: PathBuf, server: Option<Postgres>) -> Result<Self> {
+    pub(crate) fn new(host: PathBuf, plugins: PathBuf, server: Option<Server>) -> Result<Self> {
         ensure!(host.exists(), "{} does not exist: build it with `cargo build --release --package outhaul`", host.display());
         Ok(Self { host, plugins, server, cache: tempfile::tempdir()? })
     }

@@ -1,11 +1,11 @@
 //! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; then `growth.md` and its plots.
 
-use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, mib, table};
+use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, table};
 use super::ground::{Bench, Kind};
 use super::sweeps::{self, Case, Sweep};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use outhaul::bench::model::{Report, Run};
+use outhaul::bench::model::{Report, Run, mib};
 use outhaul::bench::plot::chart::{Axis, Chart, Series};
 use outhaul::bench::plot::save;
 use outhaul::bench::plot::scale::Scale;
@@ -109,16 +109,10 @@ fn spread(runs: &[&Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread>
 const AT_THE_START: &str = "Claim p50 is that of the seconds that end with nine tenths of the rows waiting, and of the first second however it \
                             ends; in brackets how much waits at the end of them. Claim p99 is that of the whole drain.\n\n";
 
-/// Whether it is varied how much waits: the claims of a whole drain are of every backlog from that down to none.
-fn is_of_backlogs(sweep: &Sweep) -> bool {
-    sweep.name == "backlog"
-}
-
 /// The table of a sweep.
 fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> String {
     let rows = sweep.cases.iter().enumerate().flat_map(|(number, case)| kinds.iter().map(move |kind| (number, case, *kind)));
-    let is_of_backlogs = is_of_backlogs(sweep);
-    let rows = rows.map(|(number, case, kind)| row(case, kind, is_of_backlogs, &of(number, kind)));
+    let rows = rows.map(|(number, case, kind)| row(case, kind, sweep.is_of_backlogs, &of(number, kind)));
     let head = [
         sweep.varied,
         "database",
@@ -130,7 +124,7 @@ fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'
         "CPU (µs/message)",
         "peak memory (MiB)",
     ];
-    let note = if is_of_backlogs { AT_THE_START } else { "" };
+    let note = if sweep.is_of_backlogs { AT_THE_START } else { "" };
     format!("\n## {}\n\n{}.\n\n{note}{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
 }
 
@@ -171,13 +165,11 @@ fn charts<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a
         let points = |kind| positions().filter_map(|(case, x)| Some((x, spread(&of(case, kind), figure)?.median))).collect();
         kinds.iter().enumerate().map(|(color, kind)| line(kind.to_string(), color, points(*kind))).collect::<Vec<_>>()
     };
-    // Where the figures differ by orders of magnitude, the small ones are to be seen too.
-    let is_wide = ["payload", "destination"].contains(&sweep.name);
     let chart = |what: &str, y: &str, series: Vec<Series>| Chart {
         title: format!("{}: {what}", sweep.title),
         note: sweep.fixed.clone(),
         x: Axis { label: sweep.varied.to_owned(), scale: names.clone() },
-        y: Axis { label: y.to_owned(), scale: if is_wide { Scale::Logarithmic } else { Scale::Linear } },
+        y: Axis { label: y.to_owned(), scale: sweep.rates.clone() },
         series,
     };
     let mut rates = medians(|run| Some(run.per_second));
@@ -187,7 +179,7 @@ fn charts<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a
         rates.push(line("concurrency / latency".to_owned(), 6, ceiling));
     }
     let mut charts = vec![(sweep.name.to_owned(), chart("throughput", "messages/s", rates))];
-    if is_of_backlogs(sweep) {
+    if sweep.is_of_backlogs {
         let claims = medians(|run| Some(claims_at_the_start(run)?.p50_ms));
         charts.push((format!("{}-claim", sweep.name), chart("claim time at the start", "median claim (ms)", claims)));
     }

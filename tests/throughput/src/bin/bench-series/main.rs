@@ -55,14 +55,8 @@ struct Places {
 
 fn main() -> Result<()> {
     match Command::parse() {
-        Command::Growth { places, options } => {
-            let server = server(options.databases())?;
-            growth::run(&bench(&places, server.as_ref())?, &options, &places.into)
-        }
-        Command::Soak { places, options } => {
-            let server = server(&[options.database])?;
-            soak::run(&bench(&places, server.as_ref())?, &options, &places.into)
-        }
+        Command::Growth { places, options } => growth::run(&bench(&places, options.databases())?, &options, &places.into),
+        Command::Soak { places, options } => soak::run(&bench(&places, &[options.database])?, &options, &places.into),
     }
 }
 
@@ -72,7 +66,7 @@ fn server(databases: &[Kind]) -> Result<Option<Server>> {
     wanted.then(|| Postgres::start(Major::V17).context("PostgreSQL cannot be had")).transpose()
 }
 
-fn bench(places: &Places, server: Option<&Server>) -> Result<Bench> {
+fn bench(places: &Places, databases: &[Kind]) -> Result<Bench> {
     let absolute = |path| std::path::absolute(path).context("no current folder");
-    Bench::new(absolute(&places.host)?, absolute(&places.plugins)?, server.map(|server| (**server).clone()))
+    Bench::new(absolute(&places.host)?, absolute(&places.plugins)?, server(databases)?)
 }

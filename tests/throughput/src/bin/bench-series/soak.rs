@@ -1,10 +1,10 @@
 //! One long run at a steady rate: whether memory and latency at its end are as they were at its start.
 
-use super::figures::{Spread, cell, mib, origin, table};
+use super::figures::{Spread, cell, origin, table};
 use super::ground::{Bench, Kind, Setup};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use outhaul::bench::model::{Report, Run, Second};
+use outhaul::bench::model::{Report, Run, Second, mib};
 use outhaul::bench::plot;
 use std::fs;
 use std::path::Path;

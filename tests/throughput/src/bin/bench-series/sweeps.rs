@@ -1,6 +1,7 @@
 //! What is varied: one thing at a time, the rest as in the usual run.
 
 use super::ground::Setup;
+use outhaul::bench::plot::scale::Scale;
 use std::time::Duration;
 
 /// Rows of the usual run.
@@ -26,6 +27,10 @@ pub(crate) struct Sweep {
     pub(crate) varied: &'static str,
     /// What stays the same.
     pub(crate) fixed: String,
+    /// Whether it is varied how much waits: the claims of a whole drain are of every backlog from that down to none.
+    pub(crate) is_of_backlogs: bool,
+    /// How messages a second are drawn: where they differ by orders of magnitude, the small ones are to be seen too.
+    pub(crate) rates: Scale,
     /// In order.
     pub(crate) cases: Vec<Case>,
 }
@@ -77,6 +82,8 @@ fn backlog() -> Sweep {
         title: "Backlog",
         varied: "rows that wait",
         fixed: "null publisher, 256 bytes, 1000 keys, batch 500, one host".to_owned(),
+        is_of_backlogs: true,
+        rates: Scale::Linear,
         cases: cases.map(|(rows, name)| Case::to_nowhere(name, rows, String::new())).into(),
     }
 }
@@ -87,6 +94,8 @@ fn hosts() -> Sweep {
         title: "Hosts",
         varied: "hosts on one table",
         fixed: "null publisher, 100 k rows of 256 bytes, 1000 keys, batch 500; all hosts are in one process".to_owned(),
+        is_of_backlogs: false,
+        rates: Scale::Linear,
         cases: [1, 2, 4, 8].map(|hosts: u32| Case::to_nowhere(hosts.to_string(), ROWS, format!("--hosts {hosts}"))).into(),
     }
 }
@@ -98,6 +107,8 @@ fn keys() -> Sweep {
         title: "Keys",
         varied: "keys",
         fixed: "null publisher, 100 k rows of 256 bytes, batch 500, one host".to_owned(),
+        is_of_backlogs: false,
+        rates: Scale::Linear,
         cases: cases.map(|(keys, name): (u32, _)| Case::to_nowhere(name, ROWS, format!("--keys {keys}"))).into(),
     }
 }
@@ -109,6 +120,8 @@ fn payload() -> Sweep {
         title: "Payload",
         varied: "payload of a row",
         fixed: "null publisher, 100 k rows or 512 MiB of payload, whichever is less; 1000 keys, batch 500, one host".to_owned(),
+        is_of_backlogs: false,
+        rates: Scale::Logarithmic,
         cases: cases
             .map(|(bytes, name): (u64, _)| {
                 let rows = MOST_BYTES.checked_div(bytes).unwrap_or(ROWS).min(ROWS);
@@ -135,6 +148,8 @@ fn destination() -> Sweep {
         title: "A destination that takes 50 ms",
         varied: "requests at once",
         fixed: format!("http-publisher, {LANES} lanes, 256 bytes, no keys, batch 500, one host; the ceiling is concurrency / latency"),
+        is_of_backlogs: false,
+        rates: Scale::Logarithmic,
         cases: cases.into(),
     }
 }
