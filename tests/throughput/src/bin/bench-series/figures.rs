@@ -28,6 +28,11 @@ pub(crate) fn claim_p99_ms(run: &Run) -> Option<f64> {
     claims(run).map(|(_, calls)| calls.p99_us as f64 / 1000.0)
 }
 
+/// Messages of the median second: the beginning and the end of a run, when not all requests are under way, do not tell.
+pub(crate) fn median_second(run: &Run) -> Option<f64> {
+    Spread::of(run.series.iter().map(|second| Some(second.delivered as f64))).map(|spread| spread.median)
+}
+
 /// How long claims take while nearly all rows of a backlog wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct AtTheStart {
@@ -102,6 +107,15 @@ mod tests {
         assert_eq!(of(&[(400, Some(3000)), (0, Some(100))]), start(3.0, 0.4));
         assert_eq!(of(&[(990, None), (0, Some(100))]), None);
         assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn the_median_second_is_neither_the_first_nor_the_last() {
+        let mut run: Run = serde_json::from_str(include_str!("run.json")).unwrap();
+        run.series = [200, 310, 305, 300, 40].map(|delivered| Second { delivered, ..Second::default() }).into();
+        assert_eq!(median_second(&run), Some(300.0));
+        run.series.clear();
+        assert_eq!(median_second(&run), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; then `growth.md` and its plots.
 
-use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, table};
+use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, median_second, table};
 use super::ground::{Bench, Kind};
 use super::sweeps::{self, Case, Sweep};
 use anyhow::{Context as _, Result, ensure};
@@ -109,6 +109,10 @@ fn spread(runs: &[&Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread>
 const AT_THE_START: &str = "Claim p50 is that of the seconds that end with nine tenths of the rows waiting, and of the first second however it \
                             ends; in brackets how much waits at the end of them. Claim p99 is that of the whole drain.\n\n";
 
+/// What is compared with a ceiling.
+const IN_THE_MIDDLE: &str = "Of the ceiling: by the median second of a run, for at the beginning and at the end not all requests are under way. \
+                             Messages/s are those of the whole run.\n\n";
+
 /// The table of a sweep.
 fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> String {
     let rows = sweep.cases.iter().enumerate().flat_map(|(number, case)| kinds.iter().map(move |kind| (number, case, *kind)));
@@ -124,14 +128,19 @@ fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'
         "CPU (µs/message)",
         "peak memory (MiB)",
     ];
-    let note = if sweep.is_of_backlogs { AT_THE_START } else { "" };
+    let has_ceiling = sweep.cases.iter().any(|case| case.ceiling.is_some());
+    let note = match (sweep.is_of_backlogs, has_ceiling) {
+        (true, _) => AT_THE_START,
+        (_, true) => IN_THE_MIDDLE,
+        _ => "",
+    };
     format!("\n## {}\n\n{}.\n\n{note}{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
 }
 
 fn row(case: &Case, kind: Kind, is_of_backlogs: bool, runs: &[&Run]) -> [String; 9] {
     let rate = spread(runs, |run| Some(run.per_second));
     let median = |figure: fn(&Run) -> Option<f64>| spread(runs, figure).map(|spread| spread.median);
-    let share = case.ceiling.zip(rate).map(|(ceiling, rate)| format!("{:.0} % of {ceiling:.0}", 100.0 * rate.median / ceiling));
+    let share = case.ceiling.zip(median(median_second)).map(|(ceiling, rate)| format!("{:.0} % of {ceiling:.0}", 100.0 * rate / ceiling));
     let claim = if is_of_backlogs {
         let left = median(|run| Some(claims_at_the_start(run)?.left * 100.0));
         let left = left.map(|left| format!(" ({left:.0} %)"));

@@ -136,8 +136,8 @@ fn destination() -> Sweep {
         let ceiling = f64::from(at_once) / DELAY.as_secs_f64();
         Case {
             value: at_once.to_string(),
-            // Ten seconds of it at least.
-            rows: u64::from(at_once) * 200,
+            // Twenty seconds of it at least.
+            rows: u64::from(at_once) * 400,
             flags: format!("--keys 0 --lanes {LANES} --destination-delay {}ms", DELAY.as_millis()),
             setup: Setup { concurrency: at_once / LANES, deletes: false },
             ceiling: Some(ceiling),
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(line("hosts", 3, 0.1), "--rows 10000 --publisher null --hosts 8");
         assert_eq!(line("payload", 4, 1.0), "--rows 512 --publisher null --payload 1048576");
         assert_eq!(line("payload", 0, 0.000_001), "--rows 100 --publisher null --payload 0");
-        assert_eq!(line("destination", 1, 1.0), "--rows 12800 --keys 0 --lanes 4 --destination-delay 50ms");
+        assert_eq!(line("destination", 1, 1.0), "--rows 25600 --keys 0 --lanes 4 --destination-delay 50ms");
         let destination = &find("destination").cases[1];
         assert_eq!((destination.ceiling, destination.setup.concurrency), (Some(1280.0), 16));
     }
