@@ -114,7 +114,7 @@ fn machine(page: &mut String, results: &Results, plan: &Plan) {
         None => line("machine", "not known: outhaul did not run"),
         Some(report) => {
             let text = |path: &str| report.pointer(path).map(|value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned));
-            let gib = report.pointer("/machine/memory_bytes").and_then(Value::as_u64).map(|bytes| format!("{} GiB", bytes >> 30));
+            let gib = report.pointer("/machine/memory_bytes").and_then(Value::as_u64).map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
             for (name, value) in [
                 ("processor", text("/machine/cpu")),
                 ("cores", text("/machine/cores")),
@@ -274,7 +274,7 @@ mod tests {
             "| 50 | 1 | txoutbox | 3,500 (2,000 to 5,000) | 3.00 (1.00 to 5.00) | 2 |",
             "| postgres-b50-w1 | txoutbox | 3 | it did not end in 180 s: gone \\| away |",
             "| processor | a \\| b |",
-            "| memory | 24 GiB |",
+            "| memory | 24.0 GiB |",
             "| commit of outhaul | not recorded |",
             "| begun | 2026-01-02T03:04:05Z |",
         ] {
