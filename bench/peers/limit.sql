@@ -29,21 +29,26 @@ CREATE TABLE limit_outbox (
 CREATE INDEX limit_outbox_pending ON limit_outbox (id) WHERE status = 'pending';
 CREATE INDEX limit_outbox_key_pending ON limit_outbox (key, id) WHERE status = 'pending';
 
--- A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The peers' programs make the same.
-CREATE FUNCTION limit_payload(bytes integer) RETURNS bytea LANGUAGE sql AS $$
-    SELECT convert_to('"' || left(replace(encode(string_agg(sha256(convert_to(number::text, 'UTF8')), NULL ORDER BY number), 'base64'),
-                                          E'\n', ''), bytes - 2) || '"', 'UTF8')
-    FROM generate_series(0, bytes / 32) number
+-- At least so many characters: Base64 of SHA-256 of 0, 1 and so on. The peers' programs make the same.
+CREATE FUNCTION limit_noise(size integer) RETURNS bytea LANGUAGE sql AS $$
+    SELECT convert_to(replace(encode(string_agg(sha256(convert_to(number::text, 'UTF8')), NULL ORDER BY number), 'base64'),
+                              E'\n', ''), 'UTF8')
+    FROM generate_series(0, size / 32) number
 $$;
 
--- In transactions of 500 rows, as the peers' programs fill their tables.
+-- In transactions of 500 rows, as the peers' programs fill their tables. A payload is a JSON string: other characters in each row, those
+-- behind the row before, and the same again after a mebibyte.
 CREATE PROCEDURE limit_fill(messages integer, keys integer, bytes integer) LANGUAGE plpgsql AS $$
 DECLARE
-    body bytea := limit_payload(bytes);
+    period CONSTANT bigint := 1048576;
+    room CONSTANT integer := bytes - 2;
+    noise CONSTANT bytea := limit_noise(1048576 + room);
 BEGIN
     FOR head IN 0 .. messages - 1 BY 500 LOOP
         INSERT INTO limit_outbox (topic, key, payload)
-        SELECT 'bench', 'k' || number % keys, body FROM generate_series(head, least(head + 500, messages) - 1) number;
+        SELECT 'bench', 'k' || number % keys,
+               '"'::bytea || substring(noise FROM (number * room % period)::integer + 1 FOR room) || '"'::bytea
+        FROM generate_series(head::bigint, least(head + 500, messages) - 1) number;
         COMMIT;
     END LOOP;
 END $$;

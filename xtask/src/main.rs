@@ -139,27 +139,30 @@ enum Command {
     },
     /// Measure how throughput and claim time grow: backlog, hosts, keys, payload, and a destination that takes 50 ms, on both databases.
     ///
-    /// Many runs of `outhaul bench`; writes bench/growth.md and its plots. Starts a PostgreSQL of its own. Builds with optimisation, which
+    /// Many runs of `outhaul bench`; writes bench/growth.md, its plots and the raw data, anew after each round; a trial goes to a folder of
+    /// its own, by `--out`. Fails at its end where a run has failed. Starts a PostgreSQL of its own. Builds with optimisation, which
     /// takes minutes the first time; the runs take half an hour. Wants a machine with nothing else to do.
     Growth {
-        /// Arguments for the program, e.g. `-- --only backlog,hosts --runs 1 --scale 0.1`; `-- --help` lists them.
-        #[arg(last = true)]
+        /// Arguments for the program, e.g. `--only backlog,hosts --runs 1 --scale 0.1 --out /tmp/try`; `-- --help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
     /// A steady load for a long time: fails where memory grows or latency drifts. Writes bench/soak.md and its plots.
     ///
-    /// Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    /// A trial goes to a folder of its own, by `--out`. What was measured is written whatever it fails of. Builds with optimisation, which
+    /// takes minutes the first time. Wants a machine with nothing else to do.
     Soak {
-        /// Arguments for the program, e.g. `--hours 0.5 --rate 1000 --database postgres`; `-- --help` lists them.
+        /// Arguments for the program, e.g. `--hours 0.01 --database postgres --out /tmp/try`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
     /// Measure outhaul beside what a user would pick instead: txoutbox, Watermill's forwarder, Debezium, and the server by itself.
     ///
     /// Gets and builds the peers (with Python, Go and Maven), starts PostgreSQL and Kafka of its own, and writes bench/RESULTS.md and the
-    /// raw data. Builds with optimisation, which takes minutes the first time. Wants a machine with nothing else to do.
+    /// raw data, anew after each round; a trial goes to a folder of its own, by `--out`. Builds with optimisation, which takes minutes the
+    /// first time. Wants a machine with nothing else to do.
     Peers {
-        /// Arguments for the program, e.g. `--only txoutbox,limit --rows 20000 --runs 1`; `-- --help` lists them.
+        /// Arguments for the program, e.g. `--only txoutbox,limit --rows 20000 --runs 1 --out /tmp/try`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
@@ -386,7 +389,8 @@ fn bench_series(workspace: &Workspace, command: &str, rest: Vec<OsString>) -> Re
     setup::run()?;
     guests::build(workspace)?;
     build_optimised(workspace)?;
-    let places = [("--host", workspace.optimised("outhaul")), ("--plugins", workspace.plugins()), ("--into", workspace.root.join("bench"))];
+    // One `--out` of the rest is taken in place of this one.
+    let places = [("--host", workspace.optimised("outhaul")), ("--plugins", workspace.plugins()), ("--out", workspace.root.join("bench"))];
     let places = places.into_iter().flat_map(|(name, path)| [name.into(), path.into()]);
     let arguments: Vec<OsString> = [command.into()].into_iter().chain(places).chain(rest).collect();
     step(command, || workspace.start_optimised("bench-series", &arguments))
@@ -443,4 +447,23 @@ fn test(workspace: &Workspace, arguments: &TestArgs) -> Result<()> {
         workspace.cargo(line)
     })?;
     held.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_takes_its_arguments_with_and_without_dashes_before_them() {
+        for command in ["growth", "soak", "peers"] {
+            for line in [&["xtask", command, "--out", "/tmp/try"][..], &["xtask", command, "--", "--out", "/tmp/try"]] {
+                let (Command::Growth { rest } | Command::Soak { rest } | Command::Peers { rest }) =
+                    Cli::try_parse_from(line).unwrap().command
+                else {
+                    panic!("{line:?} is another command")
+                };
+                assert_eq!(rest, ["--out", "/tmp/try"], "{line:?}");
+            }
+        }
+    }
 }

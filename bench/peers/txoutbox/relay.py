@@ -43,10 +43,24 @@ async def open_storage() -> Any:
     return await PostgresStorage.connect(URL)
 
 
-def payload_of(size: int) -> bytes:
-    """A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same."""
-    digests = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range(size // 32 + 1))
-    return b'"' + base64.b64encode(digests)[: size - 2] + b'"'
+# Payloads have the same characters again after so many bytes.
+PERIOD = 1 << 20
+
+
+def payloads_of(size: int) -> Callable[[int], bytes]:
+    """The payload of a row: a JSON string of that many bytes, with other characters in each row.
+
+    They are those of the Base64 of SHA-256 of 0, 1 and so on, each row's behind those of the row before. The other programs make the same.
+    """
+    room = size - 2
+    digests = b"".join(hashlib.sha256(str(number).encode()).digest() for number in range((PERIOD + room) // 32 + 1))
+    noise = base64.b64encode(digests)
+
+    def payload(row: int) -> bytes:
+        begin = row * room % PERIOD
+        return b'"' + noise[begin : begin + room] + b'"'
+
+    return payload
 
 
 def transactions(rows: int) -> Iterator[range]:
@@ -57,7 +71,7 @@ def transactions(rows: int) -> Iterator[range]:
 async def fill(rows: int, keys: int, payload: int) -> str:
     """Makes the table by txoutbox's own DDL and fills it. Returns the database's version."""
     storage = await open_storage()
-    body = payload_of(payload)
+    payload_of = payloads_of(payload)
     if not IS_POSTGRES:
         storage.create_schema()
         storage.close()
@@ -66,7 +80,7 @@ async def fill(rows: int, keys: int, payload: int) -> str:
             with connection:
                 connection.executemany(
                     "INSERT INTO outbox (topic, key, payload, created_at) VALUES ('bench', ?, ?, ?)",
-                    ((f"k{row % keys}", body, time.time()) for row in part),
+                    ((f"k{row % keys}", payload_of(row), time.time()) for row in part),
                 )
         connection.close()
         return sqlite3.sqlite_version
@@ -74,11 +88,10 @@ async def fill(rows: int, keys: int, payload: int) -> str:
     async with storage.pool.acquire() as connection:
         for part in transactions(rows):
             await connection.execute(
-                "INSERT INTO outbox (topic, key, payload) SELECT 'bench', 'k' || row % $3, $4 FROM generate_series($1::int, $2::int) row",
-                part.start,
-                part.stop - 1,
-                keys,
-                body,
+                "INSERT INTO outbox (topic, key, payload) "
+                "SELECT 'bench', key, payload FROM unnest($1::text[], $2::bytea[]) row (key, payload)",
+                [f"k{row % keys}" for row in part],
+                [payload_of(row) for row in part],
             )
         server: str = await connection.fetchval("SHOW server_version")
     await storage.close()

@@ -30,6 +30,9 @@ const topic = "outbox"
 // transaction is how many rows a transaction writes, as in the other tables.
 const transaction = 500
 
+// period is after how many bytes payloads have the same characters again.
+const period = 1 << 20
+
 // nowhere takes every message at once.
 type nowhere struct{ sent atomic.Int64 }
 
@@ -61,7 +64,7 @@ func run(rows, keys, payload, batch int) error {
 	defer pool.Close()
 	schema := sql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch}
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(pool), sql.SubscriberConfig{
-		ConsumerGroup:  "peer",
+		ConsumerGroup: "peer",
 		// A second by default, which it waits each time that nothing is new.
 		PollInterval:   5 * time.Millisecond,
 		SchemaAdapter:  schema,
@@ -103,11 +106,11 @@ func fill(ctx context.Context, pool *pgxpool.Pool, schema sql.DefaultPostgreSQLS
 		return 0, err
 	}
 	outbox := forwarder.NewPublisher(table, forwarder.PublisherConfig{ForwarderTopic: topic})
-	body := payloadOf(payload)
+	noise := noiseOf(period + payload - 2)
 	for begin := 0; begin < rows; begin += transaction {
 		var messages []*message.Message
 		for row := begin; row < min(begin+transaction, rows); row++ {
-			next := message.NewMessage(watermill.NewUUID(), body)
+			next := message.NewMessage(watermill.NewUUID(), payloadOf(noise, row, payload-2))
 			next.Metadata.Set("key", fmt.Sprintf("k%d", row%keys))
 			messages = append(messages, next)
 		}
@@ -120,15 +123,20 @@ func fill(ctx context.Context, pool *pgxpool.Pool, schema sql.DefaultPostgreSQLS
 	return last, err
 }
 
-// payloadOf returns a JSON string of size bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the
-// same.
-func payloadOf(size int) []byte {
+// noiseOf returns at least so many characters: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same.
+func noiseOf(size int) string {
 	var digests []byte
 	for number := 0; number <= size/32; number++ {
 		digest := sha256.Sum256([]byte(strconv.Itoa(number)))
 		digests = append(digests, digest[:]...)
 	}
-	return []byte(`"` + base64.StdEncoding.EncodeToString(digests)[:size-2] + `"`)
+	return base64.StdEncoding.EncodeToString(digests)
+}
+
+// payloadOf returns a JSON string with room for so many characters: other ones in each row, those behind the row before.
+func payloadOf(noise string, row, room int) []byte {
+	begin := row * room % period
+	return []byte(`"` + noise[begin:begin+room] + `"`)
 }
 
 // acked is up to which offset the forwarder has committed.

@@ -11,8 +11,11 @@ const MARK: &[u8] = b"\"outhaul bench ";
 /// What keys begin with, where a payload has no room for its mark.
 const KEY_MARK: &str = "outhaul.bench.";
 
-/// What they go on with, mixed so that nothing on the way compresses them to nothing.
+/// What they go on with.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Payloads have the same characters again after so many bytes: no compressor on the way looks back so far (LZ4 and Snappy: 64 KiB).
+const PERIOD: usize = 1 << 20;
 
 /// Rows of one insert at most.
 const ROWS: u64 = 500;
@@ -24,14 +27,14 @@ const BYTES: u64 = 4 << 20;
 #[derive(Debug, Clone)]
 pub(super) struct Rows {
     topic: String,
-    payload: Vec<u8>,
+    payloads: Payloads,
     keys: u64,
 }
 
 impl Rows {
     /// Rows with `bytes` of payload and so many keys; 0: none has a key.
     pub(super) fn new(topic: &str, bytes: usize, keys: u64) -> Self {
-        Self { topic: topic.to_owned(), payload: payload(bytes), keys }
+        Self { topic: topic.to_owned(), payloads: Payloads::new(bytes), keys }
     }
 
     #[cfg(test)]
@@ -41,23 +44,24 @@ impl Rows {
 
     /// How many of them one insert takes.
     pub(super) fn at_once(&self) -> u64 {
-        let bytes = u64::try_from(self.payload.len()).unwrap_or(u64::MAX).max(1);
+        let bytes = u64::try_from(self.payloads.bytes).unwrap_or(u64::MAX).max(1);
         (BYTES / bytes).clamp(1, ROWS)
     }
 
     /// Rows `from`, `from + 1` and so on.
     pub(super) fn batch(&self, from: u64, count: u64) -> Batch {
-        let mut batch = Batch::default();
+        let (mut batch, mut payload) = (Batch::default(), Vec::with_capacity(self.payloads.bytes));
         for row in from..from.saturating_add(count) {
-            let key = row.checked_rem(self.keys).map(|key| self::key(key, self.payload.len()));
-            batch.push(&NewMessage { topic: &self.topic, key: key.as_deref(), payload: Some(&self.payload), ..NewMessage::default() });
+            let key = row.checked_rem(self.keys).map(|key| self::key(key, self.payloads.bytes));
+            self.payloads.write(row, &mut payload);
+            batch.push(&NewMessage { topic: &self.topic, key: key.as_deref(), payload: Some(&payload), ..NewMessage::default() });
         }
         batch
     }
 
     /// Whether a row may be one of these. A table may give all rows one topic, or have no keys.
     pub(super) fn is_like(&self, message: Message<'_>) -> bool {
-        message.payload() == Some(self.payload.as_slice()) && (has_room(self.payload.len()) || is_marked(message))
+        message.payload().is_some_and(|payload| payload.len() == self.payloads.bytes) && is_marked(message)
     }
 }
 
@@ -85,18 +89,54 @@ fn key(number: u64, payload: usize) -> String {
     format!("{}k{number}", if has_room(payload) { "" } else { KEY_MARK })
 }
 
-/// A JSON string of that length; shorter than two bytes: a digit, or nothing.
-fn payload(bytes: usize) -> Vec<u8> {
-    if bytes < 2 {
-        return b"0".repeat(bytes);
+/// JSON strings of one length, another one for each row; shorter than two bytes: a digit, or nothing.
+#[derive(Debug, Clone)]
+struct Payloads {
+    bytes: usize,
+    /// Characters at random. Each row takes those behind the row before, and begins anew after [`PERIOD`].
+    noise: Vec<u8>,
+}
+
+impl Payloads {
+    fn new(bytes: usize) -> Self {
+        let room = room(bytes);
+        Self { bytes, noise: if room > 0 { noise(PERIOD + room) } else { Vec::new() } }
     }
+
+    /// Puts the payload of a row into a buffer, in place of what is in it.
+    fn write(&self, row: u64, into: &mut Vec<u8>) {
+        into.clear();
+        if self.bytes < 2 {
+            into.resize(self.bytes, b'0');
+            return;
+        }
+        into.extend(MARK.iter().take(self.bytes - 1));
+        into.extend(self.filling(row));
+        into.push(b'"');
+    }
+
+    fn filling(&self, row: u64) -> &[u8] {
+        let room = room(self.bytes);
+        // The period is a power of two: what is lost in an overflow does not count.
+        let at = usize::try_from(row % PERIOD as u64).unwrap_or_default().wrapping_mul(room) % PERIOD;
+        self.noise.get(at..at + room).unwrap_or_default()
+    }
+}
+
+/// Bytes of a payload beside its mark and the quote at its end.
+fn room(bytes: usize) -> usize {
+    bytes.saturating_sub(MARK.len() + 1)
+}
+
+/// So many characters at random, the same ones each time.
+fn noise(bytes: usize) -> Vec<u8> {
     let mut state: u64 = 1;
-    let filling = std::iter::repeat_with(|| {
+    let characters = std::iter::repeat_with(|| {
         // Knuth's MMIX generator (TAOCP volume 2, 3.3.4, table 1): its upper bits.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 58).ok().and_then(|at| ALPHABET.get(at)).copied().unwrap_or(b'.')
     });
-    MARK.iter().copied().chain(filling).take(bytes - 1).chain([b'"']).collect()
+    characters.take(bytes).collect()
 }
 
 /// A topic that a pattern stands for; none: it has a part for which that is not plain.
@@ -125,16 +165,40 @@ pub(super) fn concrete(pattern: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    fn payload(bytes: usize, row: u64) -> Vec<u8> {
+        let mut payload = b"before".to_vec();
+        Payloads::new(bytes).write(row, &mut payload);
+        payload
+    }
 
     #[test]
     fn payloads_are_json_of_the_wanted_length() {
         for bytes in [2, 3, 15, 16, 17, 256, 1 << 20] {
-            let payload = payload(bytes);
-            assert_eq!(payload.len(), bytes);
-            serde_json::from_slice::<String>(&payload).unwrap();
+            for row in [0, 1, 4369, 100_000, u64::MAX] {
+                let payload = payload(bytes, row);
+                assert_eq!(payload.len(), bytes);
+                serde_json::from_slice::<String>(&payload).unwrap();
+            }
         }
-        assert_eq!((payload(0), payload(1)), (Vec::new(), b"0".to_vec()));
-        assert!(payload(40).starts_with(b"\"outhaul bench "));
+        assert_eq!((payload(0, 7), payload(1, 7)), (Vec::new(), b"0".to_vec()));
+        assert!(payload(40, 7).starts_with(b"\"outhaul bench "));
+    }
+
+    #[test]
+    fn rows_have_nothing_in_common_but_their_mark() {
+        // A compressor finds no eight characters that were there before, within a row and from row to row.
+        for (bytes, rows) in [(256, 1000), (4096, 60)] {
+            let batch = Rows::new("t", bytes, 0).batch(99_000, rows);
+            let fillings: Vec<&[u8]> = batch.messages().filter_map(|message| message.payload()?.get(MARK.len()..bytes - 1)).collect();
+            let all: Vec<&[u8]> = fillings.iter().flat_map(|filling| filling.windows(8)).collect();
+            let distinct: BTreeSet<&[u8]> = all.iter().copied().collect();
+            assert_eq!((all.len(), distinct.len()), (fillings.len() * (bytes - 16 - 7), all.len()), "{bytes}");
+            assert_eq!(fillings.len() as u64, rows, "{bytes}");
+        }
+        // Larger than all characters that there are.
+        assert_ne!(payload(2 << 20, 0), payload(2 << 20, 1));
     }
 
     #[test]
@@ -170,7 +234,8 @@ mod tests {
             others.push(&NewMessage { topic: "t", key: Some("k1"), payload, ..NewMessage::default() });
         }
         assert!(!others.messages().any(is_marked));
-        let (rows, short) = (Rows::new("t", 64, 0), Rows::new("t", 1, 1));
+        let (rows, other, short) = (Rows::new("t", 64, 0), Rows::new("t", 65, 0), Rows::new("t", 1, 1));
+        assert!(rows.batch(7, 3).messages().all(|message| rows.is_like(message) && !other.is_like(message)));
         assert!(rows.batch(0, 1).messages().all(|message| rows.is_like(message) && !short.is_like(message)));
         assert!(short.batch(0, 1).messages().all(|message| short.is_like(message) && !rows.is_like(message)));
         assert!(!others.messages().any(|message| rows.is_like(message) || short.is_like(message)));

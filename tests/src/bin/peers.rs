@@ -1,6 +1,7 @@
 //! outhaul beside its peers ([`outhaul_tests::peers`]), for the command line. Started by `cargo xtask peers`, which builds what it needs.
 
 use anyhow::Result;
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, ValueEnum};
 use outhaul_tests::peers::plan::Peer;
 use outhaul_tests::peers::{self, Load, Options};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 /// outhaul beside what a user would pick instead: equal tables, in turn.
 ///
-/// Wants a machine with nothing else to do. Ends with 1 if anybody did not run.
+/// Wants a machine with nothing else to do. The results are written after each round. Ends with 1 if anybody did not run.
 #[derive(Parser)]
 struct Cli {
     /// Only these, beside outhaul; default: all.
@@ -26,7 +27,7 @@ struct Cli {
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(2..))]
     payload: u64,
     /// How often everybody runs.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     runs: usize,
     /// Seconds that one run may take.
     #[arg(long, default_value_t = 180)]

@@ -57,7 +57,7 @@ pub struct Options {
     pub out: PathBuf,
 }
 
-/// Runs everything and writes the results.
+/// Runs everything and writes the results, after each round.
 ///
 /// # Errors
 /// If something cannot be prepared or written; and, after all is written, if a run has failed.
@@ -83,13 +83,12 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
         results.rounds = round + 1;
+        let minutes = begun.elapsed().as_secs().div_ceil(60);
+        write(&results, &Plan { load: options.load, matches: matches.clone(), rounds: options.rounds, minutes }, &options.out)?;
         if begun.elapsed() + start.elapsed() > options.all {
             break;
         }
     }
-    let minutes = begun.elapsed().as_secs().div_ceil(60);
-    let plan = Plan { load: options.load, matches, rounds: options.rounds, minutes };
-    write(&results, &plan, &options.out)?;
     match results.failures.len() {
         0 => Ok(()),
         failed => bail!("{failed} did not run; {} says why", options.out.join("RESULTS.md").display()),

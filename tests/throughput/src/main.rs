@@ -5,6 +5,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
+use outhaul::bench::compare::median;
 use outhaul::bench::native::{HostDatabase, NativeStorage, NullPublisher};
 use outhaul::config::{self, Config};
 use outhaul::metrics::Metrics;
@@ -71,7 +72,7 @@ fn main() -> Result<()> {
             println!("{batch:>6} {:>4} {components:>12.0} {native:>12.0} {:>7.3}", run + 1, components / native);
         }
         ratios.sort_by(f64::total_cmp);
-        let median = ratios.get(ratios.len() / 2).copied().unwrap_or(0.0);
+        let median = median(&ratios).unwrap_or(0.0);
         println!("{batch:>6} median ratio {median:.3}");
     }
     for (name, text) in resident() {

@@ -2,6 +2,7 @@
 
 use outhaul::bench::compare::{claims, median};
 use outhaul::bench::model::{Report, Run, Second, mib};
+use std::ops::RangeInclusive;
 
 /// The middle of some figures, and how far they reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,6 +21,9 @@ impl Spread {
     }
 }
 
+/// How long what counts as a second may be: samples are not taken to the millisecond.
+const A_SECOND: RangeInclusive<f64> = 0.9..=1.1;
+
 pub(crate) fn claim_p50_ms(run: &Run) -> Option<f64> {
     claims(run).map(|(_, calls)| calls.p50_us as f64 / 1000.0)
 }
@@ -28,9 +32,12 @@ pub(crate) fn claim_p99_ms(run: &Run) -> Option<f64> {
     claims(run).map(|(_, calls)| calls.p99_us as f64 / 1000.0)
 }
 
-/// Messages of the median second: the beginning and the end of a run, when not all requests are under way, do not tell.
+/// Messages of the median second: the beginning and the end of a run, when not all requests are under way, do not tell. What is not a
+/// whole second, as the last sample is, does not count.
 pub(crate) fn median_second(run: &Run) -> Option<f64> {
-    Spread::of(run.series.iter().map(|second| Some(second.delivered as f64))).map(|spread| spread.median)
+    let begins = std::iter::once(0.0).chain(run.series.iter().map(|second| second.at_seconds));
+    let seconds = run.series.iter().zip(begins).filter(|(second, begin)| A_SECOND.contains(&(second.at_seconds - begin)));
+    Spread::of(seconds.map(|(second, _)| Some(second.delivered as f64))).map(|spread| spread.median)
 }
 
 /// How long claims take while nearly all rows of a backlog wait.
@@ -112,10 +119,15 @@ mod tests {
     #[test]
     fn the_median_second_is_neither_the_first_nor_the_last() {
         let mut run: Run = serde_json::from_str(include_str!("run.json")).unwrap();
-        run.series = [200, 310, 305, 300, 40].map(|delivered| Second { delivered, ..Second::default() }).into();
-        assert_eq!(median_second(&run), Some(300.0));
-        run.series.clear();
-        assert_eq!(median_second(&run), None);
+        let mut of = |samples: &[(f64, u64)]| {
+            run.series = samples.iter().map(|&(at_seconds, delivered)| Second { at_seconds, delivered, ..Second::default() }).collect();
+            median_second(&run)
+        };
+        assert_eq!(of(&[(1.0, 200), (2.01, 310), (3.0, 305), (4.0, 300), (5.0, 40)]), Some(300.0));
+        // Nor is a part of one, at the end or where a sample was late.
+        assert_eq!(of(&[(1.0, 200), (2.0, 310), (3.6, 480), (4.0, 120), (5.0, 300), (5.1, 30)]), Some(300.0));
+        assert_eq!(of(&[(0.4, 120)]), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

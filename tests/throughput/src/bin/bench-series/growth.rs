@@ -1,40 +1,36 @@
-//! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; then `growth.md` and its plots.
+//! All sweeps on all databases, round by round, so that a drift of the machine falls on every case; after each round `growth.md` and its
+//! plots, of the rounds so far.
 
-use super::figures::{self, Spread, cell, claim_p50_ms, claim_p99_ms, claims_at_the_start, median_second, table};
-use super::ground::{Bench, Kind};
+use super::ground::{Bench, Kind, Ran};
+use super::page;
 use super::sweeps::{self, Case, Sweep};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use outhaul::bench::model::{Report, Run, mib};
-use outhaul::bench::plot::chart::{Axis, Chart, Series};
-use outhaul::bench::plot::save;
-use outhaul::bench::plot::scale::Scale;
+use clap::builder::RangedU64ValueParser;
+use outhaul::bench::model::{Report, Run};
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What is measured.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only these: backlog, hosts, keys, payload, destination.
     #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
+    pub(crate) only: Vec<String>,
     /// On these databases.
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["sqlite", "postgres"])]
-    databases: Vec<Kind>,
+    pub(crate) databases: Vec<Kind>,
     /// Runs of each case.
-    #[arg(long, default_value_t = 3)]
-    runs: usize,
+    #[arg(long, default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) runs: usize,
     /// So many times the rows of each case: for a quick look.
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
+    #[arg(long, default_value_t = 1.0, value_parser = super::above_zero)]
+    pub(crate) scale: f64,
 }
 
 impl Options {
-    pub(crate) fn databases(&self) -> &[Kind] {
-        &self.databases
-    }
-
     fn sweeps(&self) -> Result<Vec<Sweep>> {
         let all = sweeps::all();
         for wanted in &self.only {
@@ -45,206 +41,193 @@ impl Options {
     }
 }
 
-/// A run, and of what.
-struct Measured {
-    sweep: usize,
-    case: usize,
-    kind: Kind,
-    report: Report,
+/// Of what a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) sweep: usize,
+    pub(crate) case: usize,
+    pub(crate) kind: Kind,
 }
 
-pub(crate) fn run(bench: &Bench, options: &Options, into: &Path) -> Result<()> {
+/// A run that came to nothing.
+pub(crate) struct Failed {
+    pub(crate) at: Point,
+    pub(crate) round: usize,
+    pub(crate) reason: String,
+}
+
+/// What came out so far.
+#[derive(Default)]
+pub(crate) struct Results {
+    pub(crate) rounds: usize,
+    pub(crate) measured: Vec<(Point, Report)>,
+    pub(crate) failed: Vec<Failed>,
+}
+
+impl Results {
+    /// The runs that count, of one point.
+    pub(crate) fn of(&self, at: Point) -> Vec<&Run> {
+        self.measured.iter().filter(|(other, _)| *other == at).filter_map(|(_, report)| report.runs.first()).collect()
+    }
+}
+
+/// The raw data, a line a run. That of an earlier time stays until there is a round to put in its place.
+struct Raw {
+    file: File,
+    whole: PathBuf,
+    /// Where it is until then.
+    part: Option<PathBuf>,
+}
+
+impl Raw {
+    fn begin(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let part = folder.join("runs.jsonl.part");
+        let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+        Ok(Self { file, whole: folder.join("runs.jsonl"), part: Some(part) })
+    }
+
+    fn add(&mut self, line: &Value) -> Result<()> {
+        self.file.write_all(format!("{line}\n").as_bytes()).context("cannot write the raw data")
+    }
+
+    /// What is written later goes to the same file.
+    fn keep(&mut self) -> Result<()> {
+        self.part
+            .take()
+            .map_or(Ok(()), |part| fs::rename(part, &self.whole))
+            .with_context(|| format!("cannot write {}", self.whole.display()))
+    }
+}
+
+/// Runs everything, and writes it down after each round.
+pub(crate) fn run(bench: &Bench, options: &Options, out: &Path) -> Result<()> {
     let sweeps = options.sweeps()?;
-    ensure!(options.scale > 0.0 && options.runs > 0, "--scale and --runs are above zero");
-    let folder = into.join("growth");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut raw = File::create(folder.join("runs.jsonl")).context("cannot write runs.jsonl")?;
-    let mut measured = Vec::new();
+    let mut raw = Raw::begin(&out.join("growth"))?;
+    let mut results = Results::default();
     for round in 1..=options.runs {
-        for (sweep, of) in sweeps.iter().enumerate() {
-            for (case, at) in of.cases.iter().enumerate() {
-                for kind in &options.databases {
-                    let report = bench.run(*kind, at.setup, &at.arguments(options.scale))?;
-                    // Each at once: what came before a failure is kept.
-                    serde_json::to_writer(&raw, &report)?;
-                    raw.write_all(b"\n")?;
-                    let rate = report.runs.first().map_or(0.0, |run| run.per_second);
-                    println!("round {round}: {} {}, {kind}: {rate:.0} messages/s", of.name, at.value);
-                    measured.push(Measured { sweep, case, kind: *kind, report });
-                }
-            }
+        for at in points(&sweeps, &options.databases) {
+            let (sweep, case) = case_of(&sweeps, at)?;
+            let ran = bench.run(at.kind, case.setup, &case.arguments(options.scale));
+            raw.add(&line(sweep, case, at.kind, round, &ran))?;
+            println!("round {round}: {} {}, {}: {}", sweep.name, case.value, at.kind, told(&ran));
+            take(&mut results, at, round, ran);
         }
-    }
-    let first = &measured.first().context("nothing was measured")?.report;
-    let head = format!(
-        "# How throughput and claim time grow\n\nWritten by `cargo xtask growth`, out of growth/runs.jsonl. Each run of `outhaul bench` is on a fresh table; \
-         figures are medians of {} runs, taken in turn. A claim on SQLite settles the batch before and waits for the disk, \
-         in the same call.\n\n{}",
-        options.runs,
-        figures::origin(first)
-    );
-    let mut page =
-        if (options.scale - 1.0).abs() > f64::EPSILON { format!("{head}- rows: {} times as many\n", options.scale) } else { head };
-    for (number, sweep) in sweeps.iter().enumerate() {
-        let of = |case: usize, kind: Kind| -> Vec<&Run> {
-            let is_it = |measured: &&Measured| (measured.sweep, measured.case, measured.kind) == (number, case, kind);
-            measured.iter().filter(is_it).filter_map(|measured| measured.report.runs.first()).collect()
-        };
-        page.push_str(&section(sweep, &options.databases, &of));
-        for (name, chart) in charts(sweep, &options.databases, &of) {
-            save(&chart, folder.join(format!("{name}.svg")))?;
-            page.push_str(&format!("\n![{}](growth/{name}.svg)\n", chart.title));
+        results.rounds = round;
+        if let (true, Some(failed)) = (results.measured.is_empty(), results.failed.first()) {
+            bail!("nothing was measured: {}", failed.reason);
         }
+        raw.keep()?;
+        page::write(&results, &sweeps, options, out)?;
     }
-    fs::write(into.join("growth.md"), page).context("cannot write growth.md")?;
-    println!("written: {}", into.join("growth.md").display());
+    let page = out.join("growth.md");
+    println!("written: {}", page.display());
+    ensure!(results.failed.is_empty(), "{} runs failed; {} says why", results.failed.len(), page.display());
     Ok(())
 }
 
-fn spread(runs: &[&Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
-    Spread::of(runs.iter().map(|run| figure(run)))
+fn points(sweeps: &[Sweep], kinds: &[Kind]) -> Vec<Point> {
+    let cases = sweeps.iter().enumerate().flat_map(|(sweep, of)| (0..of.cases.len()).map(move |case| (sweep, case)));
+    cases.flat_map(|(sweep, case)| kinds.iter().map(move |&kind| Point { sweep, case, kind })).collect()
 }
 
-/// What of the claims of a backlog is shown.
-const AT_THE_START: &str = "Claim p50 is that of the seconds that end with nine tenths of the rows waiting, and of the first second however it \
-                            ends; in brackets how much waits at the end of them. Claim p99 is that of the whole drain.\n\n";
-
-/// What is compared with a ceiling.
-const IN_THE_MIDDLE: &str = "Of the ceiling: by the median second of a run, for at the beginning and at the end not all requests are under way. \
-                             Messages/s are those of the whole run.\n\n";
-
-/// The table of a sweep.
-fn section<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> String {
-    let rows = sweep.cases.iter().enumerate().flat_map(|(number, case)| kinds.iter().map(move |kind| (number, case, *kind)));
-    let rows = rows.map(|(number, case, kind)| row(case, kind, sweep.is_of_backlogs, &of(number, kind)));
-    let head = [
-        sweep.varied,
-        "database",
-        "messages/s",
-        "least to most",
-        "of the ceiling",
-        "claim p50 (ms)",
-        "claim p99 (ms)",
-        "CPU (µs/message)",
-        "peak memory (MiB)",
-    ];
-    let has_ceiling = sweep.cases.iter().any(|case| case.ceiling.is_some());
-    let note = match (sweep.is_of_backlogs, has_ceiling) {
-        (true, _) => AT_THE_START,
-        (_, true) => IN_THE_MIDDLE,
-        _ => "",
-    };
-    format!("\n## {}\n\n{}.\n\n{note}{}", sweep.title, capital(&sweep.fixed), table(head, 2, rows))
+pub(crate) fn case_of(sweeps: &[Sweep], at: Point) -> Result<(&Sweep, &Case)> {
+    let sweep = sweeps.get(at.sweep).context("no such sweep")?;
+    Ok((sweep, sweep.cases.get(at.case).context("no such case")?))
 }
 
-fn row(case: &Case, kind: Kind, is_of_backlogs: bool, runs: &[&Run]) -> [String; 9] {
-    let rate = spread(runs, |run| Some(run.per_second));
-    let median = |figure: fn(&Run) -> Option<f64>| spread(runs, figure).map(|spread| spread.median);
-    let share = case.ceiling.zip(median(median_second)).map(|(ceiling, rate)| format!("{:.0} % of {ceiling:.0}", 100.0 * rate / ceiling));
-    let claim = if is_of_backlogs {
-        let left = median(|run| Some(claims_at_the_start(run)?.left * 100.0));
-        let left = left.map(|left| format!(" ({left:.0} %)"));
-        cell(median(|run| Some(claims_at_the_start(run)?.p50_ms)), 1) + &left.unwrap_or_default()
-    } else {
-        cell(median(claim_p50_ms), 1)
+/// A line of the raw data.
+fn line(sweep: &Sweep, case: &Case, kind: Kind, round: usize, ran: &Result<Ran>) -> Value {
+    let (report, failed) = match ran {
+        Ok(Ran { report, fault }) => (Some(report), fault.clone()),
+        Err(error) => (None, Some(format!("{error:#}"))),
     };
-    [
-        case.value.clone(),
-        kind.to_string(),
-        cell(rate.map(|rate| rate.median), 0),
-        rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.0} to {:.0}", rate.min, rate.max)),
-        share.unwrap_or_else(|| "-".to_owned()),
-        claim,
-        cell(median(claim_p99_ms), 1),
-        cell(median(|run| Some(run.cpu.us_per_message)), 1),
-        cell(median(|run| Some(mib(run.memory.peak_bytes))), 0),
-    ]
+    json!({ "sweep": sweep.name, "case": case.value, "database": kind.to_string(), "round": round, "failed": failed, "report": report })
 }
 
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-}
-
-/// Messages a second over what is varied; for the backlog the claims too.
-fn charts<'a>(sweep: &Sweep, kinds: &[Kind], of: &dyn Fn(usize, Kind) -> Vec<&'a Run>) -> Vec<(String, Chart)> {
-    let names = Scale::Names(sweep.cases.iter().map(|case| case.value.clone()).collect());
-    let positions = || sweep.cases.iter().zip(0_u32..).enumerate().map(|(case, (_, position))| (case, f64::from(position)));
-    let medians = |figure: fn(&Run) -> Option<f64>| {
-        let points = |kind| positions().filter_map(|(case, x)| Some((x, spread(&of(case, kind), figure)?.median))).collect();
-        kinds.iter().enumerate().map(|(color, kind)| line(kind.to_string(), color, points(*kind))).collect::<Vec<_>>()
-    };
-    let chart = |what: &str, y: &str, series: Vec<Series>| Chart {
-        title: format!("{}: {what}", sweep.title),
-        note: sweep.fixed.clone(),
-        x: Axis { label: sweep.varied.to_owned(), scale: names.clone() },
-        y: Axis { label: y.to_owned(), scale: sweep.rates.clone() },
-        series,
-    };
-    let mut rates = medians(|run| Some(run.per_second));
-    let ceiling: Vec<(f64, f64)> =
-        positions().zip(&sweep.cases).filter_map(|((_, position), case)| Some((position, case.ceiling?))).collect();
-    if !ceiling.is_empty() {
-        rates.push(line("concurrency / latency".to_owned(), 6, ceiling));
+/// A run, for people who wait.
+fn told(ran: &Result<Ran>) -> String {
+    match ran {
+        Ok(Ran { fault: Some(reason), .. }) => format!("FAILED: {reason}"),
+        Ok(Ran { report, .. }) => format!("{:.0} messages/s", report.runs.first().map_or(0.0, |run| run.per_second)),
+        Err(error) => format!("FAILED: {error:#}"),
     }
-    let mut charts = vec![(sweep.name.to_owned(), chart("throughput", "messages/s", rates))];
-    if sweep.is_of_backlogs {
-        let claims = medians(|run| Some(claims_at_the_start(run)?.p50_ms));
-        charts.push((format!("{}-claim", sweep.name), chart("claim time at the start", "median claim (ms)", claims)));
-    }
-    charts
 }
 
-fn line(name: String, color: usize, points: Vec<(f64, f64)>) -> Series {
-    Series { name: Some(name), color, joined: true, points }
+/// One that has failed does not count, and the others go on.
+fn take(results: &mut Results, at: Point, round: usize, ran: Result<Ran>) {
+    match ran {
+        Ok(Ran { report, fault: None }) => results.measured.push((at, report)),
+        Ok(Ran { fault: Some(reason), .. }) => results.failed.push(Failed { at, round, reason }),
+        Err(error) => results.failed.push(Failed { at, round, reason: format!("{error:#}") }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn run(per_second: f64) -> Run {
-        Run { per_second, ..serde_json::from_str(include_str!("run.json")).unwrap() }
-    }
-
-    #[test]
-    fn a_sweep_is_a_table_and_a_plot() {
-        let sweeps = sweeps::all();
-        let sweep = sweeps.iter().find(|sweep| sweep.name == "destination").unwrap();
-        let runs = [run(300.0), run(310.0), run(290.0)];
-        // Only the first case was measured.
-        let of = |case: usize, _: Kind| if case == 0 { runs.iter().collect() } else { Vec::new() };
-        let section = section(sweep, &[Kind::Sqlite], &of);
-        assert!(section.contains("\n| 16 | SQLite | 300 | 290 to 310 | 94 % of 320 | 1.5 | 2.5 | 20.0 | 100 |\n"), "{section}");
-        assert!(section.contains("\n| 64 | SQLite | - | - | - | - | - | - | - |\n"), "{section}");
-        assert!(section.starts_with("\n## A destination that takes 50 ms\n\nHttp-publisher, 4 lanes,"), "{section}");
-        let charts = charts(sweep, &[Kind::Sqlite], &of);
-        let [(name, chart)] = &charts[..] else { panic!("{charts:?}") };
-        assert_eq!((name.as_str(), chart.title.as_str()), ("destination", "A destination that takes 50 ms: throughput"));
-        assert_eq!(chart.series[0].points, [(0.0, 300.0)]);
-        assert_eq!(chart.series[1].points, [(0.0, 320.0), (1.0, 1280.0), (2.0, 5120.0)]);
-    }
-
-    #[test]
-    fn claims_of_a_backlog_are_those_of_its_start() {
-        let sweeps = sweeps::all();
-        let sweep = sweeps.iter().find(|sweep| sweep.name == "backlog").unwrap();
-        let runs = [run(300.0)];
-        let of = |case: usize, _: Kind| if case == 1 { runs.iter().collect() } else { Vec::new() };
-        let section = section(sweep, &[Kind::Sqlite], &of);
-        assert!(section.contains("\n| 100 k | SQLite | 300 | 300 to 300 | - | 3.2 (70 %) | 2.5 | 20.0 | 100 |\n"), "{section}");
-        assert!(section.contains("\n| 1 M | SQLite | - | - | - | - | - | - | - |\n"), "{section}");
-        assert!(section.contains("\n\nClaim p50 is that of the seconds"), "{section}");
-        let charts = charts(sweep, &[Kind::Sqlite], &of);
-        let [_, (name, chart)] = &charts[..] else { panic!("{charts:?}") };
-        assert_eq!((name.as_str(), &chart.series[0].points), ("backlog-claim", &vec![(1.0, 3.25)]));
-    }
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn only_what_there_is_can_be_asked_for() {
-        let options = |only: &str| Options { only: vec![only.to_owned()], databases: vec![Kind::Sqlite], runs: 1, scale: 1.0 };
-        assert_eq!(options("keys").sweeps().unwrap().len(), 1);
-        let error = options("weather").sweeps().unwrap_err().to_string();
+        assert_eq!(options("keys", 1).sweeps().unwrap().len(), 1);
+        let error = options("weather", 1).sweeps().unwrap_err().to_string();
         assert_eq!(error, "--only weather: there are backlog, hosts, keys, payload, destination");
+    }
+
+    /// A host that fails with four hosts, and has a report of everything else.
+    fn host(folder: &Path) -> PathBuf {
+        let run = include_str!("run.json");
+        let machine = r#"{ "cpu": "c", "cores": 2, "memory_bytes": 1, "system": "s" }"#;
+        let report = format!(r#"{{ "machine": {machine}, "versions": {{}}, "started_at": "now", "runs": [{run}] }}"#);
+        fs::write(folder.join("report.json"), report).unwrap();
+        let host = folder.join("outhaul");
+        let failing = r#"*"--hosts 4"*) echo '{ "error": "no | table" }'; exit 1"#;
+        let script = format!("#!/bin/sh\ncase \"$*\" in\nschema*) exit 0 ;;\n{failing} ;;\nesac\ncat {}/report.json\n", folder.display());
+        fs::write(&host, script).unwrap();
+        fs::set_permissions(&host, fs::Permissions::from_mode(0o755)).unwrap();
+        host
+    }
+
+    fn options(only: &str, runs: usize) -> Options {
+        Options { only: vec![only.to_owned()], databases: vec![Kind::Sqlite], runs, scale: 0.5 }
+    }
+
+    #[test]
+    fn a_case_that_fails_is_told_and_the_others_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let bench = Bench::new(host(folder.path()), "/plugins".into(), None).unwrap();
+        let error = run(&bench, &options("hosts", 2), folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with("2 runs failed; ") && error.ends_with("/growth.md says why"), "{error}");
+        let page = fs::read_to_string(folder.path().join("growth.md")).unwrap();
+        for line in [
+            "| 8 | SQLite | 1000 | 1000 to 1000 | - | 1.5 | 2.5 | 20.0 | 100 |",
+            "| hosts | 4 | SQLite | 2 | outhaul bench --json --rows 50000 --publisher null --hosts 4 failed (exit status: 1): no \\| table |",
+            "- rows: 0.5 times as many",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line}\nis not in\n{page}");
+        }
+        assert!(page.contains("figures are medians of 2 runs, taken in turn"), "{page}");
+        let raw = fs::read_to_string(folder.path().join("growth/runs.jsonl")).unwrap();
+        let lines: Vec<Value> = raw.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let labels = |line: &Value| ["sweep", "case", "database", "round"].map(|name| line[name].clone());
+        assert_eq!((lines.len(), labels(&lines[6])), (8, [json!("hosts"), json!("4"), json!("SQLite"), json!(2)]));
+        assert!(lines[6]["report"].is_null() && lines[6]["failed"].is_string(), "{}", lines[6]);
+        assert_eq!((&lines[7]["report"]["runs"][0]["delivered"], &lines[7]["failed"]), (&json!(1000), &Value::Null));
+    }
+
+    #[test]
+    fn what_was_measured_before_stays_where_nothing_is() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("growth")).unwrap();
+        for file in ["growth.md", "growth/runs.jsonl"] {
+            fs::write(folder.path().join(file), "before").unwrap();
+        }
+        let bench = Bench::new("/bin/false".into(), "/plugins".into(), None).unwrap();
+        let error = run(&bench, &options("hosts", 2), folder.path()).unwrap_err().to_string();
+        assert_eq!(error, "nothing was measured: outhaul schema --apply failed (exit status: 1)");
+        for file in ["growth.md", "growth/runs.jsonl"] {
+            assert_eq!(fs::read_to_string(folder.path().join(file)).unwrap(), "before");
+        }
     }
 }

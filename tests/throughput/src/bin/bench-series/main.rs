@@ -3,7 +3,8 @@
 //!
 //! - [`ground`]: a fresh table and a configuration for each run, and the run
 //! - [`sweeps`]: what is varied
-//! - [`growth`]: all of that, and what came out
+//! - [`growth`]: all of that, round by round
+//! - [`page`]: what came out
 //! - [`soak`]: one long run
 //! - [`figures`]: medians, tables in Markdown
 
@@ -12,6 +13,7 @@
 mod figures;
 mod ground;
 mod growth;
+mod page;
 mod soak;
 mod sweeps;
 
@@ -48,16 +50,21 @@ struct Places {
     /// Directory with the adapters.
     #[arg(long)]
     plugins: PathBuf,
-    /// Where tables and plots are written.
-    #[arg(long)]
-    into: PathBuf,
+    /// Where tables and plots are written; of several, the last one. `cargo xtask` puts bench/ of the checkout before all other arguments.
+    #[arg(long, overrides_with = "out")]
+    out: PathBuf,
 }
 
 fn main() -> Result<()> {
     match Command::parse() {
-        Command::Growth { places, options } => growth::run(&bench(&places, options.databases())?, &options, &places.into),
-        Command::Soak { places, options } => soak::run(&bench(&places, &[options.database])?, &options, &places.into),
+        Command::Growth { places, options } => growth::run(&bench(&places, &options.databases)?, &options, &places.out),
+        Command::Soak { places, options } => soak::run(&bench(&places, &[options.database])?, &options, &places.out),
     }
+}
+
+/// A number above zero, for the command line.
+fn above_zero(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or_else(|| "write a number above zero".to_owned())
 }
 
 /// A PostgreSQL of its own, if one of the databases is one.
@@ -69,4 +76,38 @@ fn server(databases: &[Kind]) -> Result<Option<Server>> {
 fn bench(places: &Places, databases: &[Kind]) -> Result<Bench> {
     let absolute = |path| std::path::absolute(path).context("no current folder");
     Bench::new(absolute(&places.host)?, absolute(&places.plugins)?, server(databases)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        Command::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_last_folder_counts() {
+        let places = "--host h --plugins p --out bench";
+        let Command::Growth { places, options } = parsed(&format!("b growth {places} --out /tmp/try --runs 1 --scale 0.1")).unwrap() else {
+            panic!("another command")
+        };
+        assert_eq!((places.out, options.databases.len()), (PathBuf::from("/tmp/try"), 2));
+    }
+
+    #[test]
+    fn nothing_is_measured_of_nothing() {
+        for (flags, reason) in [
+            ("growth --runs 0", "0 is not in 1.."),
+            ("growth --scale 0", "write a number above zero"),
+            ("growth --scale=-1", "write a number above zero"),
+            ("growth --scale NaN", "write a number above zero"),
+            ("soak --rate 0", "0 is not in 1.."),
+            ("soak --hours 0", "write a number above zero"),
+            ("soak --hours 0.005", "a run of less than 20 seconds"),
+        ] {
+            let error = parsed(&format!("b {flags} --host h --plugins p --out o")).err().unwrap();
+            assert!(error.contains(reason), "{flags}: {error}");
+        }
+    }
 }

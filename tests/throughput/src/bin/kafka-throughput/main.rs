@@ -14,6 +14,7 @@ use clap::Parser;
 use component::Component;
 use librdkafka::Librdkafka;
 use native::Native;
+use outhaul::bench::compare;
 use shape::Shape;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -120,5 +121,5 @@ fn compare(shape: &Shape, options: &Options) -> Result<()> {
 
 fn median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().unwrap_or(0.0)
+    compare::median(&ratios).unwrap_or(0.0)
 }

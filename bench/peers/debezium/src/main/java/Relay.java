@@ -9,6 +9,7 @@ import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.sql.Array;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -27,6 +28,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.IntFunction;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -44,6 +47,8 @@ public final class Relay {
     private static final String SLOT = "debezium_peer";
     /** Rows of a transaction, as those of the other tables are written. */
     private static final int TRANSACTION = 500;
+    /** Payloads have the same characters again after so many bytes. */
+    private static final int PERIOD = 1 << 20;
 
     /** Rows that count, and rows that go before them. */
     private final int rows;
@@ -158,20 +163,20 @@ public final class Relay {
 
     /** The table with Debezium's own columns, the slot before the rows, the rows. Returns the server's version. */
     private static String prepare(URI database, int rows, int keys, int bytes) throws Exception {
-        String payload = payload(bytes);
+        int room = bytes - 2;
+        String noise = noise(PERIOD + room);
         try (Connection connection = connect(database); Statement statement = connection.createStatement()) {
             statement.execute("CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, "
                     + "type text NOT NULL, payload text)");
             statement.execute("CREATE PUBLICATION " + SLOT + " FOR TABLE outbox WITH (publish = 'insert')");
             statement.execute("SELECT pg_create_logical_replication_slot('" + SLOT + "', 'pgoutput')");
-            String insert = "INSERT INTO outbox SELECT gen_random_uuid(), 'bench', 'k' || number % ?, 'bench', ? "
-                    + "FROM generate_series(?, ?) number";
+            String insert = "INSERT INTO outbox SELECT gen_random_uuid(), 'bench', key, 'bench', payload "
+                    + "FROM unnest(?, ?) row (key, payload)";
             try (PreparedStatement fill = connection.prepareStatement(insert)) {
                 for (int begin = 0; begin < 2 * rows; begin += TRANSACTION) {
-                    fill.setInt(1, keys);
-                    fill.setString(2, payload);
-                    fill.setInt(3, begin);
-                    fill.setInt(4, Math.min(begin + TRANSACTION, 2 * rows) - 1);
+                    int end = Math.min(begin + TRANSACTION, 2 * rows);
+                    fill.setArray(1, texts(connection, begin, end, row -> "k" + row % keys));
+                    fill.setArray(2, texts(connection, begin, end, row -> payload(noise, row, room)));
                     fill.executeUpdate();
                 }
             }
@@ -182,14 +187,24 @@ public final class Relay {
         }
     }
 
-    /** A JSON string of that many bytes which does not compress: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same. */
-    private static String payload(int bytes) throws NoSuchAlgorithmException {
+    private static Array texts(Connection connection, int begin, int end, IntFunction<String> text) throws SQLException {
+        return connection.createArrayOf("text", IntStream.range(begin, end).mapToObj(text).toArray(String[]::new));
+    }
+
+    /** At least so many characters: Base64 of SHA-256 of 0, 1 and so on. The other programs make the same. */
+    private static String noise(int size) throws NoSuchAlgorithmException {
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
         ByteArrayOutputStream digests = new ByteArrayOutputStream();
-        for (int number = 0; number <= bytes / 32; number++) {
+        for (int number = 0; number <= size / 32; number++) {
             digests.writeBytes(digest.digest(bytes(Integer.toString(number))));
         }
-        return '"' + Base64.getEncoder().encodeToString(digests.toByteArray()).substring(0, bytes - 2) + '"';
+        return Base64.getEncoder().encodeToString(digests.toByteArray());
+    }
+
+    /** A JSON string with room for so many characters: other ones in each row, those behind the row before. */
+    private static String payload(String noise, int row, int room) {
+        int begin = (int) ((long) row * room % PERIOD);
+        return '"' + noise.substring(begin, begin + room) + '"';
     }
 
     private static void dropSlot(URI database) throws Exception {
