@@ -2,10 +2,11 @@
 
 use anyhow::{Context, Result};
 use outhaul_tests::outbox::DELIVERED;
-use outhaul_tests::postgres::{on_each_major, stage};
+use outhaul_tests::postgres::{Outbox, on_each_major, stage};
 use outhaul_tests::process::{Process, poll};
 use outhaul_tests::receiver::{Answer, Receiver};
 use outhaul_tests::rig::{Config, Finished, Rig};
+use outhaul_tests::wire::{Loss, Wire};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -20,6 +21,11 @@ fn rig() -> Result<Rig> {
 fn bench(rig: &Rig, flags: &str) -> Result<Finished> {
     let arguments: Vec<&str> = ["bench", "--json"].into_iter().chain(flags.split(' ')).collect();
     rig.run(&arguments)
+}
+
+/// A command as it is told to somebody with that configuration.
+fn told_command(rig: &Rig, command: &str, rest: &str) -> String {
+    format!("outhaul {command} --config {} {rest}", rig.config().display())
 }
 
 /// A bench under way, of which a first line about deliveries is there.
@@ -48,7 +54,7 @@ fn sum(list: &Value, value: impl Fn(&Value) -> Option<u64>) -> u64 {
 fn a_backlog_is_delivered_by_components_and_counted() -> Result<()> {
     let rig = rig()?;
     let finished = bench(&rig, "--publisher null --rows 2000 --keys 7 --payload 100")?;
-    assert!(finished.errors.contains("outhaul purge --storage outbox --older-than 0s"), "{}", finished.errors);
+    assert!(finished.errors.contains(&told_command(&rig, "purge", "--storage outbox --older-than 0s")), "{}", finished.errors);
     let report = finished.json()?;
     let run = only_run(&report)?;
     assert_eq!((number(run, "/delivered")?, number(run, "/retried")?, number(run, "/dead")?), (2000, 0, 0));
@@ -110,6 +116,15 @@ fn a_message_takes_at_least_as_long_as_its_destination() -> Result<()> {
         let text = std::fs::read_to_string(plots.join(format!("{plot}.svg")))?;
         assert!(text.trim_start().starts_with("<svg") && text.contains("run 1"), "{plot}: {text}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_slow_rate_that_is_kept_is_not_called_missed() -> Result<()> {
+    let report = bench(&rig()?, "--publisher null --rate 1 --duration 3s")?.json()?;
+    let rate = only_run(&report)?["achieved_rate"].as_f64().context("no rate")?;
+    // Three rows in three seconds. It was 0.75 while the time went on until a fourth would have been due.
+    assert!(rate > 0.8 && rate <= 1.0, "{rate}");
     Ok(())
 }
 
@@ -242,7 +257,7 @@ fn a_signal_ends_it_and_its_rows_are_not_delivered_later() -> Result<()> {
     assert_eq!(process.wait()?.code(), Some(1));
     let told = process.errors().text();
     assert!(told.contains("error: interrupted\n") || told.ends_with("error: interrupted"), "{told}");
-    assert!(told.contains("outhaul purge --storage outbox"), "{told}");
+    assert!(told.contains(&told_command(&rig, "purge", "--storage outbox")), "{told}");
     let rows = rig.outbox()?.rows()?;
     assert!(!rows.is_empty() && rows.len() < 1500 && rows.iter().all(|row| row.status == DELIVERED), "{}", rows.len());
     Ok(())
@@ -272,7 +287,8 @@ fn two_signals_end_it_at_once_and_what_is_left_is_told() -> Result<()> {
     process.signal(Signal::TERM)?;
     assert_eq!(process.wait()?.code(), Some(1));
     let told = process.errors().text();
-    assert!(told.contains("`outhaul bench --clear --relay orders` removes them"), "{told}");
+    let clear = told_command(&rig, "bench", "--clear --relay orders");
+    assert!(told.contains(&format!("`{clear}` removes them")), "{told}");
     assert_eq!(rig.outbox()?.count("pending")?, 20);
     Ok(())
 }
@@ -288,12 +304,83 @@ fn what_a_killed_bench_has_left_is_cleared_and_nothing_else() -> Result<()> {
     let left = outbox.count("pending")?;
     let told = bench(&rig, "--publisher null --rows 1")?.failure(2)?;
     let expected = format!("storages.outbox has pending rows ({left}), of which {} are left from a bench that was killed", left - 1);
-    assert!(told.contains(&expected) && told.contains("`outhaul bench --clear --relay orders`"), "{told}");
+    assert!(told.contains(&expected) && told.contains(&told_command(&rig, "bench", "--clear --relay orders")), "{told}");
     let cleared = bench(&rig, "--clear")?.json()?;
     assert_eq!(number(&cleared, "/removed")?, u64::try_from(left - 1)?);
     let row = outbox.row(&id)?;
     assert_eq!((outbox.count("pending")?, row.attempts, row.leased_by), (1, 0, None));
     assert_eq!(outbox.rows()?.len(), 1 + outbox.count(DELIVERED)?);
+    Ok(())
+}
+
+#[test]
+fn two_signals_end_it_wherever_it_is() -> Result<()> {
+    let rig = rig()?;
+    let mut outbox = rig.outbox()?;
+    let mut process = rig.start(&["bench", "--publisher", "null", "--rows", "1000000"])?;
+    process.errors().wait_for_line("rows written")?;
+    poll("rows", || Ok(!outbox.rows()?.is_empty()))?;
+    outbox.connection().execute_batch("BEGIN IMMEDIATE")?;
+    // Not the same twice: the system may make one of them.
+    process.signal(Signal::INT)?;
+    process.signal(Signal::TERM)?;
+    assert_eq!(process.wait()?.code(), Some(1));
+    let told = process.errors().text();
+    assert!(told.contains("pending rows of the bench may be left") && told.ends_with("error: interrupted"), "{told}");
+    outbox.connection().execute_batch("ROLLBACK")?;
+    assert!(number(&bench(&rig, "--clear")?.json()?, "/removed")? > 0);
+    assert!(outbox.rows()?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn rows_whose_commit_was_not_answered_are_removed_with_the_others() -> Result<()> {
+    on_each_major(|server| {
+        let database = server.create_database()?;
+        let wire = Wire::to(server.port)?;
+        let rig = Rig::new(&Config::to(NOBODY)?.on_postgres(&wire.url(&database.url(), server.port)))?;
+        let mut outbox = Outbox::of(&database)?;
+        wire.lose_the_commit_after(b"outhaul.bench", Loss::Cut);
+        let told = bench(&rig, "--publisher null --rows 400")?.failure(1)?;
+        assert!(told.contains("enqueue failed") && !told.contains("are left"), "{told}");
+        assert_eq!(outbox.count("pending")?, 0, "{told}");
+        Ok(())
+    })
+}
+
+#[test]
+fn rows_behind_those_of_others_are_told_and_not_looked_for_for_ever() -> Result<()> {
+    let config = Config::to(NOBODY)?.set("relays.0.in_flight_bytes", "1MiB").set("relays.0.max_message_bytes", "64KiB");
+    let rig = Rig::new(&config)?;
+    let mut process = under_way(&rig, "--rows 40 --keys 1 --lanes 1 --destination-delay 2s")?;
+    process.kill()?;
+    let mut outbox = rig.outbox()?;
+    // As if they had been written before: their numbers are smaller.
+    outbox.connection().execute_batch("UPDATE outbox SET available_at = 0, leased_by = NULL; UPDATE outbox SET id = id + 100000")?;
+    let key: String = outbox.connection().query_row("SELECT min(key) FROM outbox", [], |row| row.get(0))?;
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200) \
+               INSERT INTO outbox (id, topic, key, payload) SELECT i, 'orders', ?1, randomblob(20000) FROM n";
+    outbox.connection().execute(sql, [&key])?;
+    let left = outbox.count("pending")? - 200;
+    let told = bench(&rig, "--clear")?.failure(1)?;
+    assert!(told.contains(&format!("{left} rows cannot be claimed, though due: rows of others with the same keys come before")), "{told}");
+    let untouched = "SELECT count(*) FROM outbox WHERE id <= 200 AND status = 'pending' AND attempts = 0 AND leased_by IS NULL";
+    assert_eq!(outbox.connection().query_row(untouched, [], |row| row.get::<_, i64>(0))?, 200);
+    Ok(())
+}
+
+#[test]
+fn a_run_is_reported_though_its_purge_fails() -> Result<()> {
+    let rig = rig()?;
+    let mut outbox = rig.outbox()?;
+    outbox
+        .connection()
+        .execute_batch("CREATE TRIGGER kept BEFORE DELETE ON outbox BEGIN SELECT RAISE(ABORT, 'kept for the auditors'); END")?;
+    let finished = bench(&rig, "--publisher null --rows 50 --purge")?;
+    assert!(finished.code.is_some_and(|code| code != 0), "{}", finished.errors);
+    assert!(finished.errors.contains("purge failed") && finished.errors.contains("kept for the auditors"), "{}", finished.errors);
+    let report: Value = serde_json::from_str(&finished.output)?;
+    assert_eq!(number(only_run(&report)?, "/delivered")?, 50);
     Ok(())
 }
 

@@ -1,14 +1,16 @@
-//! Takes rows of a bench out of a table without publishing them: claimed, ended dead, and deleted. Rows of others that come with a claim
-//! are handed back as they were.
+//! Takes rows of a bench out of a table without publishing them: claimed, ended dead, and deleted. Rows of others come with a claim, for
+//! there is no other way to a row; they are handed back with their attempts, after each pass through what is due. Those that are too large
+//! for the relay end dead in a claim, and are made pending again. What a process that is killed holds comes back when its lease ends.
 
 use super::own::Own;
 use super::rows;
 use crate::app::worker_name;
+use crate::cli::output::count;
 use crate::config::model::Relay;
 use crate::domain::{Column, Failure, FailureCode, Message, Settlement, Verdict};
 use crate::plugin::StoragePlugin;
 use crate::ports::{ClaimRequest, Claimed, Filter, Row, RowState, Storage as _, StorageAdmin as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Rows of a claim, and of a page.
@@ -19,6 +21,9 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// And at most: under a lease, when a row is due is not known.
 const LONGEST: Duration = Duration::from_secs(1);
+
+/// So many passes in a row that bring none of the rows, though all are due, show that they cannot be had.
+const BARREN: u32 = 3;
 
 /// Which rows.
 pub(super) enum Whose<'a> {
@@ -58,37 +63,62 @@ struct Held {
 impl Clearing<'_> {
     /// Goes on until no row is left, or until it is stopped. What it came to is in `cleared` whatever it ends with.
     pub(super) async fn run(&self, cleared: &mut Cleared, stop: &CancellationToken, tell: impl Fn(&Cleared)) -> Result<(), Failure> {
-        let worker = worker_name();
+        let (worker, mut barren) = (worker_name(), 0);
         loop {
-            let mut held = Held::default();
-            let claimed = self.claim_all(&worker, cleared, &mut held, stop).await;
-            let handed_back = self.hand_back(&worker, held, cleared).await;
-            claimed?;
-            handed_back?;
             let soonest = self.look(cleared).await?;
             tell(cleared);
             if cleared.left == 0 || stop.is_cancelled() {
                 return Ok(());
             }
+            let before = cleared.removed;
+            if soonest.is_zero() {
+                self.pass(&worker, larger(barren), cleared, stop).await?;
+            }
+            if cleared.removed > before {
+                barren = 0;
+                continue;
+            }
+            // One that waits may be the head of the others' key.
+            barren = if cleared.wait.is_zero() { barren + 1 } else { 0 };
+            if barren == BARREN {
+                return Err(out_of_reach(cleared.left));
+            }
+            let pause = if barren > 0 { LONGEST } else { soonest.clamp(SHORTEST, LONGEST) };
             tokio::select! {
-                () = tokio::time::sleep(soonest.clamp(SHORTEST, LONGEST)) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = stop.cancelled() => {}
             }
         }
     }
 
-    /// Takes everything that is due.
-    async fn claim_all(&self, worker: &str, cleared: &mut Cleared, held: &mut Held, stop: &CancellationToken) -> Result<(), Failure> {
+    /// Takes what is due, and hands back what is not the bench's.
+    async fn pass(&self, worker: &str, limit: u32, cleared: &mut Cleared, stop: &CancellationToken) -> Result<(), Failure> {
+        let mut held = Held::default();
+        let claimed = self.claim_all(worker, limit, cleared, &mut held, stop).await;
+        let handed_back = self.hand_back(worker, held, cleared).await;
+        claimed.and(handed_back)
+    }
+
+    /// Takes everything that is due, as far as it can be taken before the first of it is due again.
+    async fn claim_all(
+        &self,
+        worker: &str,
+        limit: u32,
+        cleared: &mut Cleared,
+        held: &mut Held,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
+        let begun = Instant::now();
         let request = ClaimRequest {
             worker: worker.to_owned(),
-            limit: ROWS,
+            limit,
             max_bytes: u64::try_from(self.relay.in_flight_bytes).unwrap_or(u64::MAX),
             lease: self.relay.lease,
             // Whoever's row it is, this is no attempt.
             max_attempts: 0,
             max_message_bytes: u64::try_from(self.relay.max_message_bytes).unwrap_or(u64::MAX),
         };
-        while !stop.is_cancelled() {
+        while !stop.is_cancelled() && begun.elapsed() < self.relay.lease / 2 {
             let Claimed { batch, refused, unfinished } = self.storage.claim(&request).await?;
             if batch.is_empty() && refused.is_empty() && !unfinished {
                 break;
@@ -171,6 +201,20 @@ impl Clearing<'_> {
     fn is_meant(&self, id: &str, message: Option<Message<'_>>) -> bool {
         message.is_some_and(rows::is_marked) || matches!(self.whose, Whose::Known(own) if own.knows(id))
     }
+}
+
+/// Rows of a claim after so many passes that brought nothing: a key's rows come as one run, and those of others may be many.
+fn larger(barren: u32) -> u32 {
+    ROWS << (4 * barren)
+}
+
+fn out_of_reach(rows: u64) -> Failure {
+    let text = format!(
+        "{} cannot be claimed, though due: rows of others with the same keys come before them, or somebody else holds them. Let \
+         `outhaul drain` deliver those first, and these behind them, or delete these by hand",
+        count(rows, "row")
+    );
+    Failure::new(FailureCode::Other("out-of-reach".to_owned()), text)
 }
 
 /// Goes through the rows in a state, page by page.

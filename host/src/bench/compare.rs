@@ -13,7 +13,7 @@ pub(super) const MEASURES: [Measure; 6] = [
     ("latency_from_due_p99", "latency from due p99", |a, b| {
         Some((a.latency_from_due.as_ref()?.p99_ms, b.latency_from_due.as_ref()?.p99_ms))
     }),
-    ("cpu_per_message", "CPU per message", |a, b| Some((a.cpu.us_per_message, b.cpu.us_per_message))),
+    ("cpu_per_message", "CPU per message", |a, b| a.cpu.us_per_message.zip(b.cpu.us_per_message)),
     ("claim_p50", "claim p50", claim_p50),
 ];
 
@@ -29,14 +29,19 @@ pub fn compare(runs: &[Run]) -> Comparison {
     Comparison { ratios: ratios.collect() }
 }
 
-/// The median of the claims that a run is made of. A claim alone and one that settles first are different work: not compared.
+/// The median of the claims that a run is made of. A claim alone and one that settles first are different work, and so are those of
+/// different batches: not compared.
 fn claim_p50(a: &Run, b: &Run) -> Option<(f64, f64)> {
+    if a.settings.batch != b.settings.batch {
+        return None;
+    }
     let ((kind_a, a), (kind_b, b)) = (claims(a)?, claims(b)?);
     // Far below 2^52 microseconds.
     (kind_a == kind_b).then_some((a.p50_us as f64, b.p50_us as f64))
 }
 
-/// The claims that a run is made of, by kind: a storage with one writer settles and claims in one call, but for the first claim.
+/// The claims that a run is made of, by kind: a storage with one writer settles and claims in one call, but for the first claim. Of claims
+/// that brought rows.
 #[must_use]
 pub fn claims(run: &Run) -> Option<(&'static str, &Calls)> {
     let of = |kind: &'static str| run.calls.get(kind).map(|calls| (kind, calls));
@@ -96,7 +101,7 @@ mod tests {
         // Nothing was delivered: no ratio, and above all no NaN and no infinity.
         let mut nothing = [run('A', 0.0), run('B', 0.0), run('A', 0.0), run('B', 1.0)];
         for run in &mut nothing {
-            run.cpu.us_per_message = f64::NAN;
+            run.cpu.us_per_message = None;
         }
         assert!(compare(&nothing).ratios.is_empty());
         let mut with_latency = [sample::run('A'), sample::run('B')];
@@ -128,5 +133,11 @@ mod tests {
         assert_eq!(compared(fused('A', 1000), with('B', &[("claim", calls(200, 500))])), None);
         assert_eq!(compared(fused('A', 1000), with('B', &[])), None);
         assert_eq!(compared(fused('A', 0), fused('B', 5)), None);
+        let mut smaller = fused('B', 1500);
+        smaller.settings.batch = 50;
+        assert_eq!(compared(fused('A', 1000), smaller), None);
+        // However many claims have found nothing.
+        let waits = |side, p50| with(side, &[("claim", calls(5, p50)), ("claim_empty", calls(900, 10))]);
+        assert_eq!(compared(waits('A', 1000), waits('B', 500)), Some(0.5));
     }
 }

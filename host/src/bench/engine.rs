@@ -14,6 +14,7 @@ use super::tally::{Sum, Tally};
 use super::usage::{self, Used};
 use super::{Progress, Stage};
 use crate::app::{App, worker_name};
+use crate::config::model::Relay;
 use crate::ports::{Publisher, Storage};
 use crate::relay::{self, Health, Lanes, Mode, Parts, Shutdown, Summary};
 use std::collections::BTreeMap;
@@ -32,39 +33,80 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Over the longest time that a row may have to wait for its turn: without progress for so long, there will be none.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// What came of a run.
+/// Without a verdict for so long there will be none: no lease, back-off or pause of the breaker lasts longer.
+fn patience(relay: &Relay) -> Duration {
+    relay.lease.max(relay.backoff.max).max(relay.breaker.max) + GRACE
+}
+
+/// A run that came to its end.
 pub(super) struct Ended {
     pub(super) run: Run,
     /// The database server that it ran on: its kind and version.
     pub(super) server: Option<(String, String)>,
 }
 
+/// What came of a run. One that came to its end may be followed by an error: of the purge.
+pub(super) struct Outcome {
+    pub(super) ended: Option<Ended>,
+    pub(super) error: Option<BenchError>,
+    /// None: nothing was begun.
+    pub(super) left: Option<Left>,
+}
+
 /// Who is told how far it is.
 pub(super) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
-/// Makes one run. What is left in the table is told however it has ended, unless nothing was begun.
-pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>) -> (Result<Ended, BenchError>, Option<Left>) {
-    let producer = match Producer::open(plan).await {
+/// Makes one run. What is left in the table is told however it has ended, unless nothing was begun. A forced end ends it wherever it is.
+pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>) -> Outcome {
+    let nothing = |error| Outcome { ended: None, error: Some(error), left: None };
+    let producer = match unless_forced(Producer::open(plan), stop).await {
         Ok(producer) => producer,
-        Err(error) => return (Err(error), None),
+        Err(error) => return nothing(error),
     };
-    let ended = prepared(plan, &producer, side, stop, tell).await;
+    let ended = unless_forced(prepared(plan, &producer, side, stop, tell), stop).await;
     let mut left = Left {
+        config: plan.config.file.clone(),
         storage: plan.storage.name.clone(),
         relay: plan.relay.name.clone(),
         delivered: false,
         dead: producer.own().dead(),
-        pending: Some(0),
-        refused: producer.hand_back().await,
+        // After a write whose answer was lost, there are more than are known of.
+        pending: (ended.is_ok() || !producer.has_begun()).then_some(0),
+        refused: producer.own().take_refused(),
     };
-    if ended.is_err() && producer.own().open() != (0, 0) {
-        let cleared = clear(&producer, side, stop, tell).await;
-        left.pending = cleared.as_ref().map(|cleared| cleared.left);
-        left.refused.extend(cleared.into_iter().flat_map(|cleared| cleared.refused));
+    let mut purged = Ok(());
+    let looking_after = async {
+        if producer.make_pending(&left.refused).await {
+            left.refused.clear();
+        }
+        if left.pending.is_none() {
+            let cleared = clear(&producer, side, stop, tell).await;
+            left.pending = cleared.as_ref().map(|cleared| cleared.left);
+            left.refused.extend(cleared.into_iter().flat_map(|cleared| cleared.refused));
+        }
+        if ended.is_ok() && plan.purge {
+            purged =
+                producer.purge(&stop.graceful, &|done| tell(Progress { stage: Stage::Purging, side, done, ..Progress::default() })).await;
+        }
+        // If it does not answer, it has said so elsewhere.
+        left.delivered = producer.keeps_delivered().await.unwrap_or(false);
+        Ok(())
+    };
+    let looked_after = unless_forced(looking_after, stop).await;
+    let (ended, error) = match ended {
+        Ok(ended) => (Some(ended), purged.and(looked_after).err()),
+        Err(error) => (None, Some(error)),
+    };
+    Outcome { ended, error, left: Some(left) }
+}
+
+/// Until the end is forced: then nothing is waited for.
+async fn unless_forced<T>(work: impl Future<Output = Result<T, BenchError>>, stop: &Shutdown) -> Result<T, BenchError> {
+    tokio::select! {
+        biased;
+        () = stop.forced.cancelled() => Err(BenchError::Interrupted),
+        ended = work => ended,
     }
-    // If it does not answer, it has said so elsewhere.
-    left.delivered = producer.keeps_delivered().await.unwrap_or(false);
-    (ended, Some(left))
 }
 
 async fn prepared(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Ended, BenchError> {
@@ -75,9 +117,6 @@ async fn prepared(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown,
     };
     let plan = destination.as_ref().map_or_else(|| plan.clone(), |destination| plan.sending_to(destination.address()));
     let run = measure(&plan, producer, side, stop, tell).await?;
-    if plan.purge {
-        producer.purge().await?;
-    }
     Ok(Ended { run, server })
 }
 
@@ -87,11 +126,8 @@ async fn clear(producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>)
     let until = if stop.graceful.is_cancelled() { &stop.forced } else { &stop.graceful };
     let mut cleared = Cleared::default();
     let clearing = producer.clearing(Whose::Known(producer.own()));
-    let told = tokio::select! {
-        ended = clearing.run(&mut cleared, until, |cleared| tell(Progress { side, ..cleared.into() })) => ended.is_ok(),
-        () = stop.forced.cancelled() => false,
-    };
-    told.then_some(cleared)
+    let ended = clearing.run(&mut cleared, until, |cleared| tell(Progress { side, ..cleared.into() })).await;
+    ended.is_ok().then_some(cleared)
 }
 
 async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, tell: Tell<'_>) -> Result<Run, BenchError> {
@@ -139,7 +175,7 @@ async fn measure(plan: &Plan, producer: &Producer, side: char, stop: &Shutdown, 
         cpu: Cpu {
             user_seconds,
             system_seconds,
-            us_per_message: if done.delivered == 0 { 0.0 } else { (user_seconds + system_seconds) * 1e6 / delivered },
+            us_per_message: (done.delivered > 0).then(|| (user_seconds + system_seconds) * 1e6 / delivered),
         },
         memory: Memory {
             start_bytes,
@@ -292,8 +328,8 @@ impl Watched<'_> {
     async fn watch(&self, series: &mut Series, health: &[Arc<Health>]) -> Result<(), BenchError> {
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + SECOND, SECOND);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let patience = self.plan.relay.lease.max(self.plan.relay.backoff.max) + GRACE;
-        let (mut before, mut progress, mut well) = (0, Instant::now(), Instant::now());
+        let patience = patience(&self.plan.relay);
+        let (mut before, mut progress, mut well) = ((0, 0), Instant::now(), Instant::now());
         loop {
             tokio::select! {
                 () = self.tally.news.notified() => {
@@ -319,8 +355,10 @@ impl Watched<'_> {
                 per_second,
                 ..Progress::default()
             });
-            if done != before {
-                (before, progress) = (done, Instant::now());
+            // A try that failed is progress, too: its row may have many of them before it ends.
+            let settled = (done, self.tally.retries());
+            if settled != before {
+                (before, progress) = (settled, Instant::now());
             }
             let errors: Vec<String> = health.iter().filter_map(|health| health.storage_error()).collect();
             match errors.into_iter().next() {

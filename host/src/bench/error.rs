@@ -1,9 +1,10 @@
 //! Why there is no figure.
 
-use super::native;
+use super::{left, native};
 use crate::app::AppError;
 use crate::domain::Failure;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why there is no figure.
@@ -88,10 +89,13 @@ pub enum BenchError {
     },
     /// A bench was killed.
     #[error(
-        "storages.{storage} has pending rows ({pending}), of which {own} are left from a bench that was killed: `outhaul bench --clear --relay \
-         {relay}` removes those, and nothing else. Do not let a relay run on the table before: it would publish them"
+        "storages.{storage} has pending rows ({pending}), of which {own} are left from a bench that was killed: `outhaul bench{} --clear --relay \
+         {relay}` removes those, and nothing else. Do not let a relay run on the table before: it would publish them",
+        left::option(config)
     )]
     Leftover {
+        /// The configuration.
+        config: PathBuf,
         /// The storage.
         storage: String,
         /// The relay.

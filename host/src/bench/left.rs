@@ -1,10 +1,26 @@
 //! What a bench leaves in a table, and how it goes.
 
 use crate::cli::output::count;
+use std::path::{Path, PathBuf};
+
+/// The configuration that commands take where none is named.
+const USUAL: &str = "outhaul.toml";
+
+/// What a command must be told to take this configuration.
+pub(super) fn option(config: &Path) -> String {
+    if config == Path::new(USUAL) {
+        return String::new();
+    }
+    let path = config.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+".contains(letter);
+    if path.chars().all(is_plain) { format!(" --config {path}") } else { format!(" --config '{}'", path.replace('\'', r"'\''")) }
+}
 
 /// What is left in the table of a storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
+    /// The configuration that the storage is in.
+    pub config: PathBuf,
     /// The storage.
     pub storage: String,
     /// The relay that was measured on it.
@@ -30,8 +46,9 @@ impl Left {
     /// For people: what it is, and the command for it. Empty: nothing is left.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let Self { storage, relay, delivered, dead, pending, refused } = self;
-        let clear = format!("`outhaul bench --clear --relay {relay}` removes them, and nothing else");
+        let Self { config, storage, relay, delivered, dead, pending, refused } = self;
+        let option = option(config);
+        let clear = format!("`outhaul bench{option} --clear --relay {relay}` removes them, and nothing else");
         let pending = match pending {
             Some(0) => None,
             Some(rows) => Some(format!(
@@ -43,18 +60,18 @@ impl Left {
         };
         let dead = (*dead > 0).then(|| {
             let rows = count(*dead, "row");
-            format!("{rows} of the bench ended dead in the table of storages.{storage}: `outhaul dead list --storage {storage}` says why, {clear}")
+            format!("{rows} of the bench ended dead in the table of storages.{storage}: `outhaul dead list{option} --storage {storage}` says why, {clear}")
         });
         let delivered = delivered.then(|| {
             format!(
                 "the delivered rows are left in the table of storages.{storage}; with all other delivered rows of the table they go by: \
-                 outhaul purge --storage {storage} --older-than 0s"
+                 outhaul purge{option} --storage {storage} --older-than 0s"
             )
         });
         let refused = (!refused.is_empty()).then(|| {
             let ids: Vec<String> = refused.iter().map(|id| format!(" --id {id}")).collect();
             let rows = count(u64::try_from(refused.len()).unwrap_or(u64::MAX), "row");
-            format!("{rows} of others ended dead as too large: outhaul dead requeue --storage {storage}{}", ids.concat())
+            format!("{rows} of others ended dead as too large: outhaul dead requeue{option} --storage {storage}{}", ids.concat())
         });
         [pending, refused, dead, delivered].into_iter().flatten().collect()
     }
@@ -66,7 +83,15 @@ mod tests {
 
     fn nothing() -> Left {
         let text = |text: &str| text.to_owned();
-        Left { storage: text("s"), relay: text("r"), delivered: false, dead: 0, pending: Some(0), refused: Vec::new() }
+        Left {
+            config: USUAL.into(),
+            storage: text("s"),
+            relay: text("r"),
+            delivered: false,
+            dead: 0,
+            pending: Some(0),
+            refused: Vec::new(),
+        }
     }
 
     #[test]
@@ -88,6 +113,16 @@ mod tests {
         );
         let unknown = Left { pending: None, ..nothing() }.notes();
         assert_eq!(unknown, [format!("pending rows of the bench may be left in the table of storages.s, {publish}: {clear}")]);
+    }
+
+    #[test]
+    fn commands_name_the_configuration_that_was_meant() {
+        assert_eq!(option(Path::new("outhaul.toml")), "");
+        assert_eq!(option(Path::new("./via/o.toml")), " --config ./via/o.toml");
+        assert_eq!(option(Path::new("/my relay's/o.toml")), r" --config '/my relay'\''s/o.toml'");
+        let all = Left { config: "b.toml".into(), delivered: true, dead: 1, pending: None, refused: vec!["7".into()], ..nothing() };
+        let notes = all.notes();
+        assert!(notes.len() == 4 && notes.iter().all(|note| note.contains(" --config b.toml --")), "{notes:?}");
     }
 
     #[test]

@@ -7,12 +7,12 @@ use super::plan::Plan;
 use super::tally::Tally;
 use crate::app::{App, AppError};
 use crate::config::model::Database;
-use crate::domain::{Failure, FailureCode};
+use crate::domain::{Batch, Failure, FailureCode};
 use crate::plugin::StoragePlugin;
 use crate::ports::{Filter, RowState, Storage as _, StorageAdmin as _};
 use crate::sql::{Access, Bounds, ColumnType, Statement, Values};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ pub(super) struct Producer {
     storage: Arc<StoragePlugin>,
     plan: Plan,
     own: Arc<Own>,
+    /// A row may have been written.
+    has_begun: AtomicBool,
 }
 
 impl Producer {
@@ -51,7 +53,7 @@ impl Producer {
         if !storage.has_admin() {
             return Err(BenchError::NoAdmin { storage: plan.storage.name.clone(), plugin: plan.storage.plugin.clone() });
         }
-        let producer = Self { app, storage, plan: plan.clone(), own: Arc::default() };
+        let producer = Self { app, storage, plan: plan.clone(), own: Arc::default(), has_begun: AtomicBool::new(false) };
         let pending = producer.pending().await?;
         if pending == 0 {
             return Ok(producer);
@@ -61,7 +63,7 @@ impl Producer {
         producer.clearing(Whose::Marked).look(&mut found).await.map_err(producer.failed("browse"))?;
         Err(match found.left {
             0 => BenchError::Pending { storage, pending },
-            own => BenchError::Leftover { storage, relay: plan.relay.name.clone(), pending, own },
+            own => BenchError::Leftover { config: plan.config.file.clone(), storage, relay: plan.relay.name.clone(), pending, own },
         })
     }
 
@@ -73,6 +75,17 @@ impl Producer {
     /// The rows that it has written.
     pub(super) fn own(&self) -> &Arc<Own> {
         &self.own
+    }
+
+    /// Whether a row may have been written, be it that the answer was lost.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Commits rows in one transaction; returns their ids.
+    async fn enqueue(&self, batch: &Batch) -> Result<Vec<String>, Failure> {
+        self.has_begun.store(true, Ordering::Relaxed);
+        self.storage.enqueue(batch).await
     }
 
     fn failed(&self, call: &'static str) -> impl Fn(Failure) -> BenchError {
@@ -91,7 +104,7 @@ impl Producer {
 
     /// Writes so many rows in one transaction, before any engine runs.
     async fn write(&self, from: u64, count: u64) -> Result<(), BenchError> {
-        let ids = self.storage.enqueue(&self.plan.rows.batch(from, count)).await.map_err(self.failed("enqueue"))?;
+        let ids = self.enqueue(&self.plan.rows.batch(from, count)).await.map_err(self.failed("enqueue"))?;
         self.own.add(&ids);
         Ok(())
     }
@@ -109,7 +122,7 @@ impl Producer {
         let _writing = self.own.writing().await;
         let batch = self.plan.rows.batch(from, count);
         let begun = Instant::now();
-        let mut written = self.storage.enqueue(&batch).await;
+        let mut written = self.enqueue(&batch).await;
         let ids = loop {
             let failure = match written {
                 Ok(ids) => break ids,
@@ -119,7 +132,7 @@ impl Producer {
             tokio::time::sleep(PAUSE).await;
             written = match self.unknown().await {
                 Err(_) => Err(failure),
-                Ok(ids) if ids.is_empty() => self.storage.enqueue(&batch).await,
+                Ok(ids) if ids.is_empty() => self.enqueue(&batch).await,
                 Ok(ids) if ids.len() == batch.len() => Ok(ids),
                 Ok(_) => return Err(BenchError::Foreign { storage: self.plan.storage.name.clone() }),
             };
@@ -175,13 +188,17 @@ impl Producer {
     /// Ends between two of them when it is stopped.
     pub(super) async fn flow(&self, rate: u32, tally: &Tally, stop: &CancellationToken) -> Result<(), BenchError> {
         let begun = Instant::now();
-        while self.written() < self.plan.count {
+        loop {
             let written = self.written();
             let due = due(begun.elapsed(), rate).min(self.plan.count).saturating_sub(written);
             if due > 0 {
                 let count = due.min(self.plan.rows.at_once());
                 let due = |index| begun + until(written.saturating_add(u64::try_from(index).unwrap_or(u64::MAX)), rate);
                 self.insist((written, count), tally, stop, due).await?;
+            }
+            if self.written() >= self.plan.count {
+                tally.all_written(self.plan.count, begun.elapsed());
+                return Ok(());
             }
             if due <= self.plan.rows.at_once() {
                 let next = begun + until(self.written(), rate);
@@ -195,8 +212,6 @@ impl Producer {
                 return Ok(());
             }
         }
-        tally.all_written(self.plan.count, begun.elapsed());
-        Ok(())
     }
 
     /// Whether the table has delivered rows, as far as the last one tells.
@@ -206,22 +221,25 @@ impl Producer {
         Ok(!self.storage.browse(&filter, None, 1, false).await?.rows.is_empty())
     }
 
-    /// Makes rows of others pending again that a claim has ended dead. Returns those of which that failed.
-    pub(super) async fn hand_back(&self) -> Vec<String> {
-        let ids = self.own.take_refused();
-        if ids.is_empty() {
-            return ids;
-        }
-        match self.storage.requeue(&Filter { ids: ids.clone(), ..Filter::default() }).await {
-            Ok(_) => Vec::new(),
-            Err(_) => ids,
-        }
+    /// Makes rows of others pending again that a claim has ended dead; whether they are.
+    pub(super) async fn make_pending(&self, ids: &[String]) -> bool {
+        ids.is_empty() || self.storage.requeue(&Filter { ids: ids.to_vec(), ..Filter::default() }).await.is_ok()
     }
 
-    /// Deletes every delivered row.
-    pub(super) async fn purge(&self) -> Result<(), BenchError> {
-        while self.storage.purge(Duration::ZERO, PURGED_AT_ONCE).await.map_err(self.failed("purge"))? > 0 {}
-        Ok(())
+    /// Deletes every delivered row, telling how many are gone. Ends between two steps when it is stopped.
+    pub(super) async fn purge(&self, stop: &CancellationToken, tell: &(dyn Fn(u64) + Sync)) -> Result<(), BenchError> {
+        let mut gone: u64 = 0;
+        loop {
+            let purged = self.storage.purge(Duration::ZERO, PURGED_AT_ONCE).await.map_err(self.failed("purge"))?;
+            if purged == 0 {
+                return Ok(());
+            }
+            gone = gone.saturating_add(purged);
+            tell(gone);
+            if stop.is_cancelled() {
+                return Err(BenchError::Interrupted);
+            }
+        }
     }
 
     /// The version of the database server, by the kind of server; none: there is no server.

@@ -24,7 +24,7 @@ impl MeasuredStorage {
         let refused: Vec<&str> = claimed.refused.iter().map(|(id, _)| id.as_str()).collect();
         let foreign = self.own.claimed(&Column::of_texts(&refused)).await;
         let (foreign, own): (Vec<_>, Vec<_>) = refused.iter().enumerate().partition(|(index, _)| foreign.contains(index));
-        own.iter().for_each(|(_, id)| self.own.done(id, false));
+        self.own.done(own.iter().map(|(_, id)| **id), false);
         self.tally.refused(own.len());
         if !foreign.is_empty() {
             self.own.refused(foreign.into_iter().map(|(_, id)| (*id).to_owned()));
@@ -51,7 +51,7 @@ impl MeasuredStorage {
             let delivered = matches!(verdict, Verdict::Delivered);
             if delivered || matches!(verdict, Verdict::Dead(_)) {
                 let ids = (0..ids.len()).filter_map(|index| ids.text(index));
-                ids.filter(|id| !lost.iter().any(|lost| lost == id)).for_each(|id| self.own.done(id, delivered));
+                self.own.done(ids.filter(|id| !lost.iter().any(|lost| lost == id)), delivered);
             }
         }
         self.tally.settled(settlements, lost);
@@ -71,7 +71,8 @@ impl Storage for MeasuredStorage {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claimed, Failure> {
         let begun = self.tally.begin(Call::Claim);
         let result = self.inner.claim(request).await;
-        self.tally.end(Call::Claim, begun, result.as_ref().map_or(0, |claimed| claimed.batch.len()));
+        let claimed = result.as_ref().map_or(0, |claimed| claimed.batch.len());
+        self.tally.end(Call::Claim.having_claimed(claimed), begun, claimed);
         Ok(self.own(result?, &request.worker).await)
     }
 
@@ -88,7 +89,7 @@ impl Storage for MeasuredStorage {
         let begun = self.tally.begin(Call::SettleAndClaim);
         let result = self.inner.settle_and_claim(settlements, request).await;
         let claimed = result.as_ref().map_or(0, |turn| turn.claimed.batch.len());
-        self.tally.end(Call::SettleAndClaim, begun, rows(settlements) + claimed);
+        self.tally.end(Call::SettleAndClaim.having_claimed(claimed), begun, rows(settlements) + claimed);
         let turn = result?;
         self.settled(settlements, &turn.lost);
         Ok(Turn { lost: turn.lost, claimed: self.own(turn.claimed, &request.worker).await })
@@ -118,6 +119,8 @@ struct Outcomes<'a> {
     /// None: nobody wants to know which messages were delivered.
     ids: Option<Column>,
     is_known: Vec<bool>,
+    /// Delivered, and not told yet: by their place.
+    delivered: Vec<usize>,
     retried: u64,
 }
 
@@ -127,12 +130,16 @@ impl Outcomes<'_> {
         *is_known = !matches!(outcome, Outcome::Held);
         match outcome {
             Outcome::Retry(_) => self.retried += 1,
-            Outcome::Delivered => {
-                if let Some(id) = self.ids.as_ref().and_then(|ids| ids.text(index)) {
-                    self.tally.delivered(id);
-                }
-            }
+            Outcome::Delivered => self.delivered.push(index),
             Outcome::Reject(_) | Outcome::Held | Outcome::Settled | Outcome::Lost => {}
+        }
+    }
+
+    /// Tells of those that were delivered, all at once.
+    fn tell(&mut self) {
+        let delivered = std::mem::take(&mut self.delivered);
+        if let Some(ids) = self.ids.as_ref().filter(|_| !delivered.is_empty()) {
+            self.tally.delivered(delivered.into_iter().filter_map(|index| ids.text(index)));
         }
     }
 }
@@ -142,7 +149,7 @@ impl Publisher for MeasuredPublisher {
     async fn publish(&self, batch: Batch, mut call: PublishCall) -> Result<Vec<Outcome>, Failure> {
         let messages = batch.len();
         let ids = self.tally.has_latency.then(|| batch.ids.clone());
-        let mut outcomes = Outcomes { tally: &self.tally, ids, is_known: vec![false; messages], retried: 0 };
+        let mut outcomes = Outcomes { tally: &self.tally, ids, is_known: vec![false; messages], delivered: Vec::new(), retried: 0 };
         let (reports, mut reported) = mpsc::unbounded_channel();
         let onwards = std::mem::replace(&mut call.reports, reports);
         let begun = self.tally.begin(Call::Publish);
@@ -156,7 +163,10 @@ impl Publisher for MeasuredPublisher {
         let result = loop {
             tokio::select! {
                 biased;
-                Some(report) = reported.recv() => forward(&mut outcomes, report),
+                Some(report) = reported.recv() => {
+                    forward(&mut outcomes, report);
+                    outcomes.tell();
+                }
                 result = &mut publishing => break result,
             }
         };
@@ -167,6 +177,7 @@ impl Publisher for MeasuredPublisher {
         for (index, outcome) in result.iter().flatten().enumerate() {
             outcomes.note(index, outcome);
         }
+        outcomes.tell();
         if result.is_err() {
             // The call itself went wrong: what it has not told of is tried again.
             outcomes.retried += outcomes.is_known.iter().map(|is_known| u64::from(!is_known)).sum::<u64>();

@@ -26,6 +26,7 @@ mod rows;
 #[cfg(test)]
 mod sample;
 pub mod settings;
+mod shown;
 mod tally;
 mod usage;
 
@@ -39,6 +40,7 @@ use crate::relay::Shutdown;
 use clear::{Cleared, Clearing, Whose};
 use model::Report;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// How far it is.
@@ -70,6 +72,8 @@ pub enum Stage {
     Running,
     /// What is left of them is being removed; the last one is due after so long.
     Clearing(Duration),
+    /// Delivered rows are being deleted.
+    Purging,
 }
 
 /// What came of a bench.
@@ -86,27 +90,26 @@ pub struct Outcome {
 /// Runs a plan so many times; or two of them, in turn. The first run that does not come to its end is the last one.
 pub async fn run(plans: &[Plan], runs: usize, stop: &Shutdown, tell: engine::Tell<'_>) -> Outcome {
     let started_at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let (mut versions, mut kept) = (machine::versions(), BTreeMap::<String, Left>::new());
+    let (mut versions, mut kept) = (machine::versions(), BTreeMap::<(PathBuf, String), Left>::new());
     let mut done = Vec::new();
     let total = runs.saturating_mul(plans.len());
     let turns = (0..runs).flat_map(|_| ('A'..).zip(plans));
     let mut error = None;
     for (side, plan) in turns {
         let run = done.len() + 1;
-        let (ended, left) = engine::run(plan, side, stop, &|progress: Progress| tell(Progress { run, runs: total, ..progress })).await;
-        if let Some(left) = left {
-            let left = kept.get(&left.storage).map_or_else(|| left.clone(), |earlier| left.clone().after(earlier));
-            kept.insert(left.storage.clone(), left);
+        let outcome = engine::run(plan, side, stop, &|progress: Progress| tell(Progress { run, runs: total, ..progress })).await;
+        if let Some(left) = outcome.left {
+            let table = (left.config.clone(), left.storage.clone());
+            let left = kept.get(&table).map_or_else(|| left.clone(), |earlier| left.clone().after(earlier));
+            kept.insert(table, left);
         }
-        match ended {
-            Ok(ended) => {
-                done.push(ended.run);
-                versions.extend(ended.server);
-            }
-            Err(failed) => {
-                error = Some(failed);
-                break;
-            }
+        if let Some(ended) = outcome.ended {
+            done.push(ended.run);
+            versions.extend(ended.server);
+        }
+        error = outcome.error;
+        if error.is_some() {
+            break;
         }
     }
     let comparison = (plans.len() > 1).then(|| compare::compare(&done));
@@ -127,6 +130,7 @@ pub async fn clear(
 ) -> Result<u64, (BenchError, Option<Left>)> {
     let alone = |error| (error, None);
     let (relay, adapter) = plan::target(&config, relay).map_err(alone)?;
+    let file = config.file.clone();
     let app = App::new(config).map_err(|error| alone(error.into()))?;
     let storage = app.storage(&adapter).await.map_err(|error| alone(error.into()))?;
     if !storage.has_admin() {
@@ -145,7 +149,8 @@ pub async fn clear(
     let interrupted = || if cleared.left > 0 { Err(BenchError::Interrupted) } else { Ok(()) };
     ended.and_then(|()| interrupted()).map_err(|error| {
         let pending = matches!(error, BenchError::Interrupted).then_some(cleared.left).filter(|left| *left > 0);
-        let left = Left { storage: adapter.name, relay: relay.name, delivered: false, dead: 0, pending, refused: cleared.refused.clone() };
+        let refused = cleared.refused.clone();
+        let left = Left { config: file, storage: adapter.name, relay: relay.name, delivered: false, dead: 0, pending, refused };
         (error, Some(left))
     })?;
     Ok(cleared.removed)

@@ -1,6 +1,7 @@
 //! What a bench measured, as programs read it.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Everything of one `outhaul bench`.
@@ -34,17 +35,32 @@ pub struct Machine {
     pub system: String,
 }
 
-/// What was run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What was run: what was asked for, and what the configuration says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
+    /// The file of the configuration, as its path was given.
+    #[serde(default)]
+    pub config_file: String,
     /// The relay.
     pub relay: String,
     /// Its storage: name and plugin.
     pub storage: String,
+    /// What it is handed, without what can be a credential; `null` where it was not recorded.
+    #[serde(default)]
+    pub storage_config: Value,
+    /// Its database: name, kind, and how it is used.
+    #[serde(default)]
+    pub database: String,
     /// Its publisher: name and plugin, or `null`.
     pub publisher: String,
+    /// What it is handed, as of the storage; `null` where there is none.
+    #[serde(default)]
+    pub publisher_config: Value,
     /// Adapters as plain Rust instead of components.
     pub native: bool,
+    /// The topic of the rows.
+    #[serde(default)]
+    pub topic: String,
     /// How many rows.
     pub rows: u64,
     /// Bytes of each payload.
@@ -55,7 +71,40 @@ pub struct Settings {
     pub rate: Option<u32>,
     /// Rows a claim.
     pub batch: u32,
-    /// Publish calls at once.
+    /// Rows of each host that are claimed and not settled.
+    #[serde(default)]
+    pub in_flight: usize,
+    /// Their bytes.
+    #[serde(default)]
+    pub in_flight_bytes: usize,
+    /// How long outcomes are gathered before they are written, in milliseconds.
+    #[serde(default)]
+    pub settle_delay_ms: u64,
+    /// First wait of an idle relay between claims, in milliseconds.
+    #[serde(default)]
+    pub poll_min_ms: u64,
+    /// Longest one.
+    #[serde(default)]
+    pub poll_max_ms: u64,
+    /// How often a wake source is looked at, where looking is polling.
+    #[serde(default)]
+    pub wake_check_ms: u64,
+    /// First delay of a message that failed, in milliseconds.
+    #[serde(default)]
+    pub backoff_base_ms: u64,
+    /// Its growth with each attempt.
+    #[serde(default)]
+    pub backoff_factor: f64,
+    /// Longest one.
+    #[serde(default)]
+    pub backoff_max_ms: u64,
+    /// Most messages of a publish call.
+    #[serde(default)]
+    pub publish_batch: usize,
+    /// Their bytes.
+    #[serde(default)]
+    pub publish_batch_bytes: usize,
+    /// Publish calls at once, of each host.
     pub lanes: u32,
     /// Engines in this process.
     pub hosts: u32,
@@ -63,6 +112,20 @@ pub struct Settings {
     pub destination_delay_ms: Option<u64>,
     /// Percentage of requests that the destination fails.
     pub destination_failing_percent: Option<u8>,
+    /// Whether delivered rows are deleted after each run.
+    #[serde(default)]
+    pub purge: bool,
+}
+
+impl Settings {
+    /// The publisher of `--publisher null`.
+    pub const NOWHERE: &str = "null";
+
+    /// Whether it is that one: plain Rust, whatever the storage is.
+    #[must_use]
+    pub fn is_to_nowhere(&self) -> bool {
+        self.publisher == Self::NOWHERE
+    }
 }
 
 /// One run.
@@ -97,7 +160,8 @@ pub struct Run {
     pub cpu: Cpu,
     /// Memory of this process.
     pub memory: Memory,
-    /// The calls of the storage and the publisher by name: `claim`, `settle`, `settle_and_claim`, `extend`, `publish`. Absent: not called.
+    /// The calls of the storage and the publisher by name: `claim`, `claim_empty`, `settle`, `settle_and_claim`,
+    /// `settle_and_claim_empty`, `extend`, `publish`; the empty ones have brought no row. Absent: not called.
     pub calls: BTreeMap<String, Calls>,
     /// Once a second.
     pub series: Vec<Second>,
@@ -139,8 +203,8 @@ pub struct Cpu {
     pub user_seconds: f64,
     /// In the kernel.
     pub system_seconds: f64,
-    /// Both, for each delivered message, in microseconds.
-    pub us_per_message: f64,
+    /// Both, for each delivered message, in microseconds; none where nothing was delivered.
+    pub us_per_message: Option<f64>,
 }
 
 /// Resident memory in bytes.
@@ -180,7 +244,7 @@ pub struct Second {
     pub delivered: u64,
     /// Written and not delivered, at its end.
     pub backlog: u64,
-    /// Median time of the claims that ended in it (fused ones too), in microseconds; none where there was no claim.
+    /// Median time of the claims that ended in it (fused ones too) and brought rows, in microseconds; none where there was no such claim.
     pub claim_p50_us: Option<u64>,
     /// 99 % of the latencies of the messages delivered in it, in milliseconds; only where the load is steady.
     pub latency_p99_ms: Option<f64>,
@@ -192,7 +256,7 @@ pub struct Second {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Comparison {
     /// Ratios B / A by what is compared: `per_second`, `latency_p50`, `latency_p99`, `latency_from_due_p99`, `cpu_per_message`,
-    /// `claim_p50`. Absent: not in both.
+    /// `claim_p50`. Absent: not in both, or not to be compared.
     pub ratios: BTreeMap<String, Ratio>,
 }
 

@@ -91,17 +91,19 @@ impl Own {
         std::mem::take(&mut self.rows().refused)
     }
 
-    /// One is done: delivered, or dead.
-    pub(super) fn done(&self, id: &str, delivered: bool) {
+    /// These are done: delivered, or dead.
+    pub(super) fn done<'a>(&self, ids: impl IntoIterator<Item = &'a str>, delivered: bool) {
         let mut rows = self.rows();
-        rows.claimed.remove(&self.hasher.hash_one(id.as_bytes()));
-        if delivered {
-            match &mut rows.delivered {
-                Some(last) => id.clone_into(last),
-                none => *none = Some(id.to_owned()),
+        let mut last = None;
+        for id in ids {
+            rows.claimed.remove(&self.hasher.hash_one(id.as_bytes()));
+            last = Some(id);
+            if !delivered {
+                rows.dead = rows.dead.saturating_add(1);
             }
-        } else {
-            rows.dead = rows.dead.saturating_add(1);
+        }
+        if let Some(last) = last.filter(|_| delivered) {
+            rows.delivered = Some(last.to_owned());
         }
     }
 
@@ -139,8 +141,8 @@ mod tests {
         assert_eq!(own.claimed(&Column::of_texts(["2", "7", "1"])).await, [1]);
         assert_eq!((own.open(), own.written()), ((1, 2), 3));
         assert_eq!(own.claimed(&Column::of_texts(["2"])).await, [] as [usize; 0], "claimed again after its lease");
-        own.done("1", true);
-        own.done("2", false);
+        own.done(["1"], true);
+        own.done(["2"], false);
         assert_eq!((own.open(), own.delivered().as_deref(), own.dead()), ((1, 0), Some("1"), 1));
         assert!(own.knows("3") && !own.knows("1") && !own.knows("7"));
         own.refused(texts(&["9"]));

@@ -4,15 +4,14 @@ use super::error::BenchError;
 use super::model::Settings;
 use super::native;
 use super::rows::{self, Rows};
+use super::shown::shown;
 use crate::app::AppError;
 use crate::config::Config;
-use crate::config::model::{Adapter, HostGrant, Publisher, Relay, Route};
+use crate::config::model::{Adapter, Database, HostGrant, Publisher, Relay, Route};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The name under which the publisher to nowhere shows.
-const NULL: &str = "null";
 
 /// The component that delivers to nowhere, whose native form it is.
 const NULL_PLUGIN: &str = "null-publisher";
@@ -147,24 +146,7 @@ impl Plan {
         relay.in_flight = relay.in_flight.max(usize::try_from(relay.batch).unwrap_or(usize::MAX));
         let everything = globset::Glob::new("*").map_err(|_| BenchError::NoRoute { relay: relay.name.clone(), topic: topic.clone() })?;
         relay.routes = vec![Route { topic: "*".to_owned(), matcher: everything.compile_matcher(), publisher: to.name().to_owned() }];
-        let settings = Settings {
-            relay: relay.name.clone(),
-            storage: format!("{} ({})", storage.name, storage.plugin),
-            publisher: match &to {
-                To::Nowhere(name, _) => name.clone(),
-                To::Publisher(publisher) => format!("{} ({})", publisher.adapter.name, publisher.adapter.plugin),
-            },
-            native: options.native,
-            rows: count,
-            payload_bytes: options.payload,
-            keys: options.keys,
-            rate: options.steady.map(|(rate, _)| rate),
-            batch: relay.batch,
-            lanes: u32::try_from(to.calls().0).unwrap_or(u32::MAX),
-            hosts: options.hosts,
-            destination_delay_ms: options.destination.map(|answers| u64::try_from(answers.delay.as_millis()).unwrap_or(u64::MAX)),
-            destination_failing_percent: options.destination.map(|answers| answers.failing),
-        };
+        let settings = settings(&config, (&relay, &storage), publisher, &to, (&topic, count), options);
         Ok(Self {
             rows: Arc::new(Rows::new(&topic, options.payload, options.keys)),
             config,
@@ -200,12 +182,66 @@ impl Plan {
     }
 }
 
+/// What it comes to.
+fn settings(config: &Config, target: (&Relay, &Adapter), publisher: &Publisher, to: &To, rows: (&str, u64), options: &Options) -> Settings {
+    let ((relay, storage), (topic, count), (lanes, publish_batch, publish_batch_bytes)) = (target, rows, to.calls());
+    let named = |adapter: &Adapter| format!("{} ({})", adapter.name, adapter.plugin);
+    Settings {
+        config_file: config.file.display().to_string(),
+        relay: relay.name.clone(),
+        storage: named(storage),
+        storage_config: shown(&storage.config),
+        database: databases(config, storage),
+        publisher: if options.null { Settings::NOWHERE.to_owned() } else { named(&publisher.adapter) },
+        publisher_config: if options.null { Value::Null } else { shown(&publisher.adapter.config) },
+        native: options.native,
+        topic: topic.to_owned(),
+        rows: count,
+        payload_bytes: options.payload,
+        keys: options.keys,
+        rate: options.steady.map(|(rate, _)| rate),
+        batch: relay.batch,
+        in_flight: relay.in_flight,
+        in_flight_bytes: relay.in_flight_bytes,
+        settle_delay_ms: millis(relay.settle_delay),
+        poll_min_ms: millis(relay.poll.min),
+        poll_max_ms: millis(relay.poll.max),
+        wake_check_ms: millis(relay.poll.wake_check),
+        backoff_base_ms: millis(relay.backoff.base),
+        backoff_factor: relay.backoff.factor,
+        backoff_max_ms: millis(relay.backoff.max),
+        publish_batch,
+        publish_batch_bytes,
+        lanes: u32::try_from(lanes).unwrap_or(u32::MAX),
+        hosts: options.hosts,
+        destination_delay_ms: options.destination.map(|answers| millis(answers.delay)),
+        destination_failing_percent: options.destination.map(|answers| answers.failing),
+        purge: options.purge,
+    }
+}
+
+/// What the storage works on, without where it is.
+fn databases(config: &Config, storage: &Adapter) -> String {
+    let told = storage.grants.databases.iter().map(|name| match config.databases.get(name) {
+        Some(Database::Sqlite(sqlite)) => {
+            format!("{name} (SQLite, synchronous {})", if sqlite.synchronous_full { "full" } else { "normal" })
+        }
+        Some(Database::Postgres(postgres)) => format!("{name} (PostgreSQL, at most {} connections of each host)", postgres.max_connections),
+        None => name.clone(),
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Where messages go, by what the routes name and what was asked for.
 fn to(publisher: &Publisher, options: &Options) -> Result<To, BenchError> {
     let Publisher { adapter, lanes, batch, batch_bytes } = publisher;
     let lanes = options.lanes.unwrap_or(if options.null { NULL_LANES } else { *lanes });
     if options.null {
-        return Ok(To::Nowhere(NULL.to_owned(), (lanes, NULL_BATCH, NULL_BYTES)));
+        return Ok(To::Nowhere(Settings::NOWHERE.to_owned(), (lanes, NULL_BATCH, NULL_BYTES)));
     }
     if !options.native {
         return Ok(To::Publisher(Box::new(Publisher { lanes, ..publisher.clone() })));
@@ -266,6 +302,7 @@ fn rows_of(rate: u32, duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::config::parse;
+    use serde_json::json;
 
     const CONFIG: &str = r#"
         databases.main.url = "sqlite:a.db"
@@ -333,8 +370,22 @@ mod tests {
         let nowhere = Plan::new(plan.config, &Options { null: true, native: true, ..options() }).unwrap();
         assert_eq!((nowhere.settings.publisher.as_str(), nowhere.to.calls()), ("null", (4, 500, 4 << 20)));
         let void = self::plan(&Options { topic: Some("void".into()), native: true, ..options() }).unwrap();
-        assert_eq!((void.settings.publisher.as_str(), void.to.calls()), ("void", (3, 9, 4 << 20)));
+        assert_eq!((void.settings.publisher.as_str(), void.to.calls()), ("void (null-publisher)", (3, 9, 4 << 20)));
         assert_eq!((nowhere.relay.routes.len(), nowhere.relay.routes[0].publisher.as_str()), (1, "null"));
+    }
+
+    #[test]
+    fn settings_have_what_the_configuration_says() {
+        let with = |text: &str, options: &Options| Plan::new(parse(text, "o.toml".as_ref()).unwrap(), options).unwrap().settings;
+        let settings = with(CONFIG, &Options { purge: true, ..options() });
+        assert_eq!((settings.config_file.as_str(), settings.topic.as_str(), settings.purge), ("o.toml", "orders.bench", true));
+        assert_eq!(settings.database, "main (SQLite, synchronous full)");
+        assert_eq!(settings.publisher_config, json!({ "url": "https://a.example/{topic}" }));
+        assert_eq!((settings.publish_batch, settings.in_flight >= 500, settings.backoff_max_ms > 0), (100, true, true));
+        let other = CONFIG.replacen("database = \"main\" }", "database = \"main\", config = { strict_order = false } }", 1);
+        let other = with(&other, &Options { purge: true, ..options() });
+        assert_eq!(super::super::settings::distinct(&other, &settings), "storage.strict_order false");
+        assert_eq!(with(CONFIG, &Options { null: true, ..options() }).publisher_config, Value::Null);
     }
 
     #[test]

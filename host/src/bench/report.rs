@@ -50,15 +50,19 @@ fn machine(report: &Report) -> Option<String> {
 
 /// The settings of A, and beside them what is different in B.
 fn set(report: &Report) -> Option<String> {
-    let a = settings::lines(&settings::of_side(report, 'A')?.settings);
+    let a = &settings::of_side(report, 'A')?.settings;
     let Some(b) = settings::of_side(report, 'B') else {
-        return table(Some(["SETTING", ""]), 2, a.map(|(name, value)| [name.to_owned(), value]));
+        return table(Some(["SETTING", ""]), 2, settings::lines(a).into_iter().map(|(name, value)| [name, value]));
     };
-    let rows = a.into_iter().zip(settings::lines(&b.settings)).map(|((name, a), (_, b))| {
-        let b = if a == b { "same".to_owned() } else { b };
-        [name.to_owned(), a, b]
-    });
+    let rows = settings::pairs(a, &b.settings)
+        .into_iter()
+        .map(|(name, a, b)| if a == b { [name, brief(&a), "same".to_owned()] } else { [name, a, b] });
     table(Some(["SETTING", "A", "B"]), 3, rows)
+}
+
+/// What both sides have takes no more room than needed.
+fn brief(value: &str) -> String {
+    output::cell(value, BRIEF)
 }
 
 fn runs(report: &Report) -> Option<String> {
@@ -72,7 +76,7 @@ fn runs(report: &Report) -> Option<String> {
             figure(run.per_second, 0),
             figure(run.cpu.user_seconds, 2),
             figure(run.cpu.system_seconds, 2),
-            figure(run.cpu.us_per_message, 1),
+            run.cpu.us_per_message.map_or_else(|| NONE.to_owned(), |us| figure(us, 1)),
         ]
     });
     let head = ["RUN", "DELIVERED", "RETRIED", "DEAD", "SECONDS", "MESSAGES/S", "USER CPU (s)", "SYSTEM CPU (s)", "CPU/MESSAGE (us)"];
@@ -163,12 +167,17 @@ fn table<const N: usize>(head: Option<[&str; N]>, texts: usize, rows: impl IntoI
     (!table.is_empty()).then(|| lines.join("\n"))
 }
 
+/// Characters of a setting that both sides have.
+const BRIEF: usize = 40;
+
 /// More than any text here has.
 const MOST_CHARACTERS: usize = 1000;
 
-/// A figure, `-` where there is none: of nothing delivered there is no time for each.
+/// In place of a figure that there is not: of nothing delivered there is no time for each.
+const NONE: &str = "-";
+
 fn figure(value: f64, decimals: usize) -> String {
-    if value.is_finite() { format!("{value:.decimals$}") } else { "-".to_owned() }
+    if value.is_finite() { format!("{value:.decimals$}") } else { NONE.to_owned() }
 }
 
 fn mib(bytes: u64) -> String {
@@ -196,18 +205,29 @@ mod tests {
  started   2026-11-30T09:00:00Z
 
  SETTING
- relay        orders
- storage      outbox (sqlite-storage)
- publisher    null
- adapters     components
- rows         1000
- payload      256 bytes
- keys         10
- load         backlog
- batch        500
- lanes        4
- hosts        1
- destination  as configured
+ config            outhaul.toml
+ relay             orders
+ storage           outbox (sqlite-storage)
+ storage.database  main
+ storage.table     outbox
+ database          main (SQLite, synchronous full)
+ publisher         null
+ adapters          storage as component, null publisher
+ topic             outhaul.bench
+ rows              1000
+ payload           256 bytes
+ keys              10
+ load              backlog
+ batch             500
+ in flight         2000 rows, 1048576 bytes of each host
+ settle delay      5 ms
+ poll              10 to 1000 ms, woken within 50 ms
+ back-off          1000 ms, times 2, up to 60000 ms
+ publish batch     100 messages, 4194304 bytes
+ lanes             4 of each host
+ hosts             1
+ destination       as configured
+ purge             no
 
  RUN  DELIVERED  RETRIED  DEAD  SECONDS  MESSAGES/S  USER CPU (s)  SYSTEM CPU (s)  CPU/MESSAGE (us)
  1         1000        3     0     2.00         500          1.25            0.50            1750.0
@@ -242,8 +262,8 @@ Calls of the adapters
         for part in [
             " machine   Example 9000, 2 cores, memory not known, Linux 6.1\n",
             " commit    0123abc\n",
-            " SETTING      A                        B\n relay        orders                   same\n",
-            "\n batch        500                      50\n",
+            " SETTING           A                                      B\n config            outhaul.toml                           same\n",
+            "\n batch             500                                    50\n",
             "\n 3 A       1000        3     0     2.00         500 ",
             "\n\nB against A: B / A of each pair of runs\n WHAT             MEDIAN    MIN    MAX        PAIRS\n messages/s        1.250  0.500  2.000  2.000 0.500\n",
         ] {
@@ -279,7 +299,7 @@ Calls of the adapters
     #[test]
     fn nothing_delivered_is_no_figure() {
         let mut run = sample::run('A');
-        run.cpu.us_per_message = f64::NAN;
+        run.cpu.us_per_message = None;
         run.per_second = f64::INFINITY;
         let told = text(&sample::report(vec![run]));
         assert!(told.contains("2.00           -          1.25            0.50                 -\n"), "{told}");
@@ -304,7 +324,7 @@ Calls of the adapters
         let mut report = sample::report(vec![sample::run('A'), sample::run('B')]);
         report.comparison = Some(compare(&report.runs));
         let mut found = Vec::new();
-        keys(&serde_json::to_value(&report).unwrap(), &["versions"], &mut found);
+        keys(&serde_json::to_value(&report).unwrap(), &["versions", "storage_config", "publisher_config"], &mut found);
         assert!(found.len() > 60, "{found:?}");
         let page = include_str!("../../../docs/bench.md");
         let missing: Vec<_> = found.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();

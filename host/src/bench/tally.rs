@@ -18,8 +18,12 @@ const DIGITS: u8 = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Call {
     Claim,
+    /// One that brought no row: other work.
+    ClaimEmpty,
     Settle,
     SettleAndClaim,
+    /// One whose claim brought no row.
+    SettleAndClaimEmpty,
     Extend,
     Publish,
 }
@@ -28,10 +32,21 @@ impl Call {
     fn name(self) -> &'static str {
         match self {
             Self::Claim => "claim",
+            Self::ClaimEmpty => "claim_empty",
             Self::Settle => "settle",
             Self::SettleAndClaim => "settle_and_claim",
+            Self::SettleAndClaimEmpty => "settle_and_claim_empty",
             Self::Extend => "extend",
             Self::Publish => "publish",
+        }
+    }
+
+    /// The kind of a call whose claim has brought so many rows.
+    pub(super) fn having_claimed(self, rows: usize) -> Self {
+        match self {
+            Self::Claim if rows == 0 => Self::ClaimEmpty,
+            Self::SettleAndClaim if rows == 0 => Self::SettleAndClaimEmpty,
+            _ => self,
         }
     }
 
@@ -208,13 +223,20 @@ impl Tally {
         }
     }
 
-    /// A message was delivered. Where it is delivered again, the first time counts.
-    pub(super) fn delivered(&self, id: &str) {
+    /// Tries that failed.
+    pub(super) fn retries(&self) -> u64 {
+        self.state().retried
+    }
+
+    /// Messages were delivered. Where one is delivered again, the first time counts.
+    pub(super) fn delivered<'a>(&self, ids: impl IntoIterator<Item = &'a str>) {
         let now = Instant::now();
         let mut state = self.state();
         let Some(latencies) = &mut state.latencies else { return };
-        if let Some(stamps) = latencies.open.remove(id) {
-            latencies.record(stamps, now);
+        for id in ids {
+            if let Some(stamps) = latencies.open.remove(id) {
+                latencies.record(stamps, now);
+            }
         }
     }
 
@@ -368,7 +390,7 @@ mod tests {
         let late = Duration::from_secs(100);
         let due = Instant::now().checked_sub(late).unwrap();
         tally.committed(&["a".to_owned(), "b".to_owned()], |_| due);
-        ["a", "a", "x"].into_iter().for_each(|id| tally.delivered(id));
+        tally.delivered(["a", "a", "x"]);
         let sum = tally.sum();
         let (latency, from_due) = (sum.latency.unwrap(), sum.from_due.unwrap());
         assert_eq!((latency.count, from_due.count), (1, 1));
@@ -378,7 +400,7 @@ mod tests {
         assert!(tally.lately().latency_p99_ms.is_none(), "that was another second");
         let none = Tally::new(false).unwrap();
         none.committed(&["a".to_owned()], |_| due);
-        none.delivered("a");
+        none.delivered(["a"]);
         assert!(none.sum().latency.is_none());
     }
 
@@ -394,5 +416,24 @@ mod tests {
         assert_eq!(told, [("claim", 1, 7), ("publish", 2, 7)]);
         assert!(tally.lately().claim_p50_us.is_some());
         assert!(tally.lately().claim_p50_us.is_none());
+    }
+
+    #[test]
+    fn claims_that_brought_nothing_are_of_another_kind() {
+        let tally = Tally::new(false).unwrap();
+        for (call, items, claimed) in [(Call::Claim, 0, 0), (Call::SettleAndClaim, 5, 0), (Call::Settle, 2, 0)] {
+            tally.end(call.having_claimed(claimed), tally.begin(call), items);
+        }
+        assert!(tally.lately().claim_p50_us.is_none(), "of those that brought rows");
+        for (call, items, claimed) in [(Call::Claim, 3, 3), (Call::SettleAndClaim, 5, 2)] {
+            tally.end(call.having_claimed(claimed), tally.begin(call), items);
+        }
+        assert!(tally.lately().claim_p50_us.is_some());
+        let calls: Vec<_> = tally.sum().calls.into_iter().map(|(name, calls)| (name, calls.count, calls.items)).collect();
+        let told: Vec<_> = calls.iter().map(|(name, count, items)| (name.as_str(), *count, *items)).collect();
+        assert_eq!(
+            told,
+            [("claim", 1, 3), ("claim_empty", 1, 0), ("settle", 1, 2), ("settle_and_claim", 1, 5), ("settle_and_claim_empty", 1, 5)]
+        );
     }
 }

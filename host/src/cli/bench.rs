@@ -68,7 +68,8 @@ pub(super) struct Args {
     /// The topic of the rows; left out: outhaul.bench, or one that the first route takes.
     #[arg(long)]
     topic: Option<String>,
-    /// The adapters as plain Rust in the same engine: sqlite-storage, postgres-storage, and the publisher to nowhere.
+    /// The adapters as plain Rust in the same engine: sqlite-storage, postgres-storage, and null-publisher. That of --publisher null is plain
+    /// Rust in any case: with it, this changes the storage only.
     #[arg(long)]
     native: bool,
     /// Start an HTTP destination that answers after this time, and send there in place of the publisher's url.
@@ -80,10 +81,10 @@ pub(super) struct Args {
     /// Rows a claim, in place of the relay's batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: Option<u32>,
-    /// Publish calls at once, in place of the publisher's lanes.
+    /// Publish calls of each host at once, in place of the publisher's lanes.
     #[arg(long, value_name = "N", value_parser = lanes)]
     lanes: Option<usize>,
-    /// Engines in this process, each with databases of its own.
+    /// Engines in this process, each with connections of its own to the same database.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     hosts: u32,
     /// Runs, or with --compare pairs of runs; each delivers rows of its own [default: 1].
@@ -153,12 +154,19 @@ impl Args {
 /// What is one for all runs, so that B cannot have it by itself.
 const OF_BOTH: [&str; 5] = ["--compare", "--runs", "--json", "--plot", "--clear"];
 
+/// What measures nothing.
+const HELP: [&str; 2] = ["--help", "-h"];
+
 /// What is wrong with the flags of B, whatever they are added to.
 fn wrong_in_b(flags: &str) -> Option<String> {
     if flags.trim().is_empty() {
         return Some("there are no flags in it: name what B adds to this command line, or has in place of it".to_owned());
     }
     let names = flags.split_whitespace().map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name));
+    let names: Vec<&str> = names.collect();
+    if names.iter().any(|name| HELP.contains(name)) {
+        return Some("--help is not an option of --compare: `outhaul bench --help` tells of all flags".to_owned());
+    }
     let of_both = names.into_iter().find(|name| OF_BOTH.contains(name))?;
     Some(format!("{of_both} is one for A and B: write it outside of --compare"))
 }
@@ -288,6 +296,7 @@ fn line(progress: Progress) -> String {
     match stage {
         Stage::Filling => format!("run {run} of {runs} ({side}): {done} of {rows} rows written"),
         Stage::Running => format!("run {run} of {runs} ({side}): {done} of {rows} rows done, {per_second} in the last second"),
+        Stage::Purging => format!("run {run} of {runs} ({side}): {done} delivered rows deleted"),
         Stage::Clearing(wait) if wait.is_zero() => format!("removing what is left: {done} rows removed, {rows} left"),
         Stage::Clearing(wait) => {
             let wait = output::span(wait);
@@ -351,6 +360,8 @@ mod tests {
             ("--plot=x", "--plot is one for A and B"),
             ("--runs 2", "--runs is one for A and B"),
             ("--compare --native", "--compare is one for A and B"),
+            ("--help", "--help is not an option of --compare"),
+            ("--batch 5 -h", "--help is not an option of --compare"),
         ] {
             assert!(wrong_in_b(flags).is_some_and(|text| text.contains(told)), "{flags}");
         }

@@ -38,7 +38,8 @@ fn opened<S: Storage + 'static>(opened: Result<S, Failure>) -> Result<Arc<dyn St
     opened.map(|storage| Arc::new(storage) as Arc<dyn Storage>)
 }
 
-/// Delivers every message to nowhere, at once.
+/// Delivers every message to nowhere, at once. What `--publisher null` is without `--native` too: a bench with it has the boundary of the
+/// storage only.
 #[derive(Debug, Clone, Copy)]
 pub struct NullPublisher;
 

@@ -2,6 +2,7 @@
 
 use super::ruler::Ruler;
 use super::scale::Scale;
+use super::wrap::wrap;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -51,8 +52,14 @@ const PLOT: u32 = 440;
 /// Left and right of everything.
 const MARGIN: i32 = 24;
 
-/// Height of the title and the note.
+/// Height of the title and a note of one line.
 const HEAD: i32 = 72;
+
+/// Height of each further line of the note.
+const NOTE: i32 = 18;
+
+/// Most characters of a line of the note: what there is room for, at about 7 pixels each.
+const NOTE_LETTERS: usize = 130;
 
 /// Height of a line of the legend.
 const LEGEND: i32 = 22;
@@ -60,11 +67,17 @@ const LEGEND: i32 = 22;
 /// Roughly the width of a letter of the legend.
 const LETTER: usize = 8;
 
+/// Most characters of a line of the legend, beside the stroke.
+const LEGEND_LETTERS: usize = 108;
+
 /// Up to so many points of a line are marked.
 const MARKED: usize = 64;
 
+/// How many colours are told apart.
+pub const MOST_COLORS: usize = 7;
+
 /// Told apart by people who see fewer colours too (Okabe and Ito, "Color Universal Design").
-const COLORS: [RGBColor; 7] = [
+const COLORS: [RGBColor; MOST_COLORS] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -88,6 +101,9 @@ pub struct ChartError {
 
 type Points = Vec<(f64, f64)>;
 
+/// A line of the legend, and the colour of the stroke before it.
+type Name = (String, Option<RGBColor>);
+
 impl Chart {
     /// Whether anything would be drawn.
     #[must_use]
@@ -106,16 +122,19 @@ impl Chart {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
-        let names: Vec<(&str, RGBColor)> =
-            self.series.iter().filter_map(|series| Some((series.name.as_deref()?, color(series.color)))).collect();
+        let names = self.names();
         let columns = columns(&names);
         let lines = i32::try_from(names.len().div_ceil(columns)).unwrap_or(1);
-        let top = HEAD + lines * LEGEND;
+        let note = wrap(&clean(&self.note), NOTE_LETTERS);
+        let head = HEAD + i32::try_from(note.len().saturating_sub(1)).unwrap_or_default() * NOTE;
+        let top = head + lines * LEGEND;
         let root = SVGBackend::with_string(svg, (WIDTH, PLOT.saturating_add_signed(top))).into_drawing_area();
         root.fill(&WHITE)?;
         root.draw_text(&clean(&self.title), &font(20, FontStyle::Bold, &INK), (MARGIN, 18))?;
-        root.draw_text(&clean(&self.note), &font(13, FontStyle::Normal, &PALE_INK), (MARGIN, 46))?;
-        self.legend(&root, &names, columns)?;
+        for (line, y) in note.iter().zip((0..).map(|line| 46 + line * NOTE)) {
+            root.draw_text(line, &font(13, FontStyle::Normal, &PALE_INK), (MARGIN, y))?;
+        }
+        legend(&root, head, &names, columns)?;
 
         let series: Vec<(&Series, Points)> = self.series.iter().map(|series| (series, self.positions(series))).collect();
         let on = |pick: fn(&(f64, f64)) -> f64| series.iter().flat_map(|(_, points)| points).map(pick).collect::<Vec<f64>>();
@@ -159,25 +178,12 @@ impl Chart {
         root.present()
     }
 
-    /// Names below the title, in columns.
-    fn legend<B: DrawingBackend>(
-        &self,
-        root: &DrawingArea<B, plotters::coord::Shift>,
-        names: &[(&str, RGBColor)],
-        columns: usize,
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let room = i32::try_from(WIDTH).unwrap_or_default() - 2 * MARGIN;
-        let width = room / i32::try_from(columns).unwrap_or(1).max(1);
-        let places = (0..).map(|line| HEAD + line * LEGEND + LEGEND / 2).flat_map(|y| {
-            let columns = i32::try_from(columns).unwrap_or(1);
-            (0..columns).map(move |column| (MARGIN + column * width, y))
-        });
-        let left = Pos::new(HPos::Left, VPos::Center);
-        for ((name, color), (x, y)) in names.iter().zip(places) {
-            root.draw(&PathElement::new([(x, y), (x + 22, y)], color.stroke_width(3)))?;
-            root.draw_text(&clean(name), &font(14, FontStyle::Normal, &INK).pos(left), (x + 30, y))?;
-        }
-        Ok(())
+    /// The lines of the legend. One that goes on with the name above it has no stroke.
+    fn names(&self) -> Vec<Name> {
+        let named =
+            self.series.iter().filter_map(|series| Some((wrap(&clean(series.name.as_deref()?), LEGEND_LETTERS), color(series.color))));
+        let lines = named.flat_map(|(lines, color)| lines.into_iter().zip(std::iter::once(Some(color)).chain(std::iter::repeat(None))));
+        lines.collect()
     }
 
     /// The points of a series as positions on the axes.
@@ -187,8 +193,32 @@ impl Chart {
     }
 }
 
-/// As many columns as the longest name leaves room for.
-fn columns(names: &[(&str, RGBColor)]) -> usize {
+/// Names below the title and the note, in columns.
+fn legend<B: DrawingBackend>(
+    root: &DrawingArea<B, plotters::coord::Shift>,
+    head: i32,
+    names: &[Name],
+    columns: usize,
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    let room = i32::try_from(WIDTH).unwrap_or_default() - 2 * MARGIN;
+    let columns = i32::try_from(columns).unwrap_or(1).max(1);
+    let places = (0..).map(|line| head + line * LEGEND + LEGEND / 2);
+    let places = places.flat_map(|y| (0..columns).map(move |column| (MARGIN + column * (room / columns), y)));
+    let left = Pos::new(HPos::Left, VPos::Center);
+    for ((name, color), (x, y)) in names.iter().zip(places) {
+        if let Some(color) = color {
+            root.draw(&PathElement::new([(x, y), (x + 22, y)], color.stroke_width(3)))?;
+        }
+        root.draw_text(name, &font(14, FontStyle::Normal, &INK).pos(left), (x + 30, y))?;
+    }
+    Ok(())
+}
+
+/// As many columns as the longest name leaves room for; one where a name goes on in the next line.
+fn columns(names: &[Name]) -> usize {
+    if names.iter().any(|(_, color)| color.is_none()) {
+        return 1;
+    }
     let longest = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     let room = usize::try_from(WIDTH).unwrap_or_default();
     (room / (longest * LETTER + 60)).clamp(1, 4)
@@ -270,5 +300,20 @@ mod tests {
         long.series = vec![named(&"long".repeat(20)); 4];
         let height = |chart: &Chart| xml::values(&chart.svg().unwrap(), "svg", "height")[0].parse::<i32>().unwrap();
         assert_eq!(height(&long) - height(&short), 3 * LEGEND);
+    }
+
+    #[test]
+    fn long_texts_are_broken() {
+        let mut chart = chart(Scale::Linear, vec![(1.0, 1.0)]);
+        let height = |chart: &Chart| xml::values(&chart.svg().unwrap(), "svg", "height")[0].parse::<i32>().unwrap();
+        let before = height(&chart);
+        chart.note = "note ".repeat(60);
+        chart.series[0].name = Some("name ".repeat(60));
+        assert_eq!(height(&chart) - before, 2 * NOTE + 2 * LEGEND);
+        let texts = xml::texts(&chart.svg().unwrap());
+        for (word, lines, most) in [("note", 3, NOTE_LETTERS), ("name", 3, LEGEND_LETTERS)] {
+            let found: Vec<_> = texts.iter().filter(|text| text.contains(word)).collect();
+            assert!(found.len() == lines && found.iter().all(|text| text.chars().count() <= most), "{found:?}");
+        }
     }
 }

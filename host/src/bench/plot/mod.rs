@@ -3,17 +3,20 @@
 //! - [`chart`]: a chart, drawn
 //! - [`scale`]: values on an axis
 //! - `ruler`: an axis for the drawing library
+//! - `wrap`: lines of a long text
 
 pub mod chart;
 mod ruler;
 pub mod scale;
+mod wrap;
 #[cfg(test)]
 mod xml;
 
+use super::compare::median;
 use super::model::{Latency, Report, Run, Second, Settings, mib};
 use super::settings;
 use crate::atomic;
-use chart::{Axis, Chart, ChartError, Series};
+use chart::{Axis, Chart, ChartError, MOST_COLORS, Series};
 use scale::Scale;
 use std::fs;
 use std::io;
@@ -149,25 +152,53 @@ fn distribution(latency: &Latency) -> Vec<(f64, f64)> {
     points
 }
 
+/// Points of the claims in all: more than that overlap.
+const MOST_CLAIMS: usize = 500;
+
 /// How long a claim takes, the more rows wait.
 fn claim(report: &Report) -> Chart {
-    let points = |run: &Run| {
-        let of = |second: &Second| Some((second.backlog as f64, second.claim_p50_us? as f64 / 1000.0));
-        let mut points: Vec<(f64, f64)> = run.series.iter().filter_map(of).collect();
-        points.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        // With a steady load the backlog goes up and down: no line has a meaning there.
-        (points, run.settings.rate.is_none())
-    };
+    let most = (MOST_CLAIMS / report.runs.len().max(1)).max(1);
+    // With a steady load the backlog goes up and down: no line has a meaning there.
+    let points = |run: &Run| (thinned(claims(run), most), run.settings.rate.is_none());
     Chart {
         title: "Claim time over backlog".to_owned(),
         note: note(report),
-        x: Axis { label: "rows that wait".to_owned(), scale: Scale::Linear },
+        x: Axis { label: "rows that wait (mean of the begin and the end of a second)".to_owned(), scale: Scale::Linear },
         y: Axis { label: "median of a second's claims (ms)".to_owned(), scale: Scale::Linear },
         series: series(report, points),
     }
 }
 
-/// One for each run. Runs of one side have its colour and share its name; without sides each has its own.
+/// The median of each second's claims over what waited meanwhile, in the order of the latter.
+fn claims(run: &Run) -> Vec<(f64, f64)> {
+    // A backlog is there when the run begins; a steady load is not.
+    let before = if run.settings.rate.is_none() { run.settings.rows } else { 0 };
+    let begins = std::iter::once(before).chain(run.series.iter().map(|second| second.backlog));
+    let of = |(second, before): (&Second, u64)| {
+        Some((f64::midpoint(before as f64, second.backlog as f64), second.claim_p50_us? as f64 / 1000.0))
+    };
+    let mut points: Vec<(f64, f64)> = run.series.iter().zip(begins).filter_map(of).collect();
+    points.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    points
+}
+
+/// At most so many points, in place of many: each the median of as many neighbours.
+fn thinned(points: Vec<(f64, f64)>, most: usize) -> Vec<(f64, f64)> {
+    if points.len() <= most {
+        return points;
+    }
+    let middle = |of: &mut dyn Iterator<Item = f64>| {
+        let mut values: Vec<f64> = of.collect();
+        values.sort_by(f64::total_cmp);
+        median(&values)
+    };
+    let neighbours = points.chunks(points.len().div_ceil(most));
+    neighbours
+        .filter_map(|some| Some((middle(&mut some.iter().map(|point| point.0))?, middle(&mut some.iter().map(|point| point.1))?)))
+        .collect()
+}
+
+/// One for each run. Runs of one side have its colour and share its name; without sides each has its own, as far as there are colours.
 fn series(report: &Report, points: impl Fn(&Run) -> (Vec<(f64, f64)>, bool)) -> Vec<Series> {
     let b = settings::of_side(report, 'B').map(|run| &run.settings);
     let a = settings::of_side(report, 'A').map(|run| &run.settings);
@@ -179,7 +210,8 @@ fn series(report: &Report, points: impl Fn(&Run) -> (Vec<(f64, f64)>, bool)) -> 
         .map(|(index, run)| {
             let (points, joined) = points(run);
             let (Some(a), Some(b)) = (a, b) else {
-                return Series { name: Some(format!("run {}", index + 1)), color: index, joined, points };
+                let (name, color) = alone(index, report.runs.len());
+                return Series { name, color, joined, points };
             };
             let (color, other) = if run.side == 'A' { (0, b) } else { (1, a) };
             let is_first = !named.contains(&run.side);
@@ -191,9 +223,19 @@ fn series(report: &Report, points: impl Fn(&Run) -> (Vec<(f64, f64)>, bool)) -> 
         .collect()
 }
 
-/// What was run, and where. Of a comparison what both sides have; in what they differ is in the legend.
+/// Name and colour of a run, where there are so many of one side. Too many to be told apart are one.
+fn alone(index: usize, runs: usize) -> (Option<String>, usize) {
+    if runs <= MOST_COLORS { (Some(format!("run {}", index + 1)), index) } else { ((index == 0).then(|| format!("{runs} runs")), 0) }
+}
+
+/// Characters that are enough to find a commit by.
+const COMMIT: usize = 12;
+
+/// What was run, by which outhaul, and where. Of a comparison what both sides have; in what they differ is in the legend.
 fn note(report: &Report) -> String {
-    let machine = format!("{}, {} cores", report.machine.cpu, report.machine.cores);
+    let commit = report.commit.as_ref().map_or_else(|| "not recorded".to_owned(), |commit| commit.chars().take(COMMIT).collect());
+    let version = report.versions.get("outhaul").map_or("unknown", String::as_str);
+    let machine = format!("{}, {} cores; outhaul {version}, commit {commit}", report.machine.cpu, report.machine.cores);
     let Some(a) = settings::of_side(report, 'A').map(|run| told(&run.settings)) else { return machine };
     let b = settings::of_side(report, 'B').map_or_else(|| a.clone(), |run| told(&run.settings));
     let both = a.into_iter().zip(b).filter(|(a, b)| a == b).map(|(a, _)| a);
@@ -201,11 +243,10 @@ fn note(report: &Report) -> String {
 }
 
 fn told(of: &Settings) -> [String; 5] {
-    let adapters = if of.native { "native" } else { "components" };
     let load = of.rate.map_or_else(|| format!("{} rows", of.rows), |rate| format!("{rate} rows/s"));
     [
         format!("{} to {}", of.storage, of.publisher),
-        adapters.to_owned(),
+        settings::adapters(of).to_owned(),
         load,
         format!("{} bytes each", of.payload_bytes),
         format!("batch {}", of.batch),
@@ -236,8 +277,10 @@ mod tests {
         for text in ["Throughput over time", "time since the start (s)", "delivered (messages/s)", "run 1", "600"].map(str::to_owned) {
             assert!(texts.contains(&text), "{text} is not in {texts:?}");
         }
-        let note = "outbox (sqlite-storage) to null, components, 1000 rows, 256 bytes each, batch 500; Example 9000, 2 cores";
-        assert!(texts.contains(&note.to_owned()), "{texts:?}");
+        // Broken where the line ends.
+        let note = "outbox (sqlite-storage) to null, storage as component, null publisher, 1000 rows, 256 bytes each, batch 500; Example \
+                    9000, 2 cores; outhaul 0.1.0, commit not recorded";
+        assert!(texts.join(" ").contains(note), "{texts:?}");
         fs::write(folder.path().join("file"), "").unwrap();
         for error in [write(&report, &folder.path().join("file")).unwrap_err(), prepare(&folder.path().join("file")).unwrap_err()] {
             assert!(error.to_string().starts_with("cannot write /"), "{error}");
@@ -294,19 +337,50 @@ mod tests {
         let steady = Settings { rate: Some(200), ..sample::settings() };
         let report = sample::report(vec![sample::run('A'), Run { settings: steady, ..sample::run('A') }]);
         let claim = chart(&report, "claim");
-        assert_eq!(claim.series[0].points, [(0.0, 5.0), (400.0, 5.5)]);
+        // 1000 rows are there at first, and no row of a steady load.
+        assert_eq!(claim.series[0].points, [(200.0, 5.0), (700.0, 5.5)]);
+        assert_eq!(claim.series[1].points, [(200.0, 5.5), (200.0, 5.0)]);
         assert_eq!((claim.series[0].joined, claim.series[1].joined), (true, false));
+    }
+
+    #[test]
+    fn a_run_of_less_than_a_second_has_claims_of_its_backlog() {
+        let mut run = sample::run('A');
+        run.series = vec![Second { backlog: 0, ..run.series[0] }];
+        assert_eq!(chart(&sample::report(vec![run]), "claim").series[0].points, [(500.0, 5.5)]);
+    }
+
+    #[test]
+    fn claims_of_an_hour_are_thinned() {
+        let mut run = sample::run('A');
+        run.settings.rate = Some(200);
+        run.series = (0..3600).map(|at| Second { backlog: at, claim_p50_us: Some(1000 * at), ..run.series[0] }).collect();
+        let points = |runs: Vec<Run>| chart(&sample::report(runs), "claim").series[0].points.clone();
+        let thin = points(vec![run.clone()]);
+        assert_eq!((thin.len(), thin[1]), (450, (11.0, 11.5)));
+        assert_eq!(points(vec![run.clone(), run]).len(), 240);
+        assert_eq!(thinned(vec![(1.0, 5.0), (2.0, 9.0), (3.0, 1.0)], 1), [(2.0, 5.0)]);
+    }
+
+    #[test]
+    fn more_runs_than_colours_are_one() {
+        let of = |runs: usize| chart(&sample::report(vec![sample::run('A'); runs]), "throughput").series;
+        assert!(of(7).iter().zip(0..).all(|(series, index)| series.color == index && series.name.is_some()));
+        let names: Vec<_> = of(8).into_iter().map(|series| (series.name, series.color)).collect();
+        assert_eq!((&names[0], &names[1..]), (&(Some("8 runs".to_owned()), 0), &vec![(None, 0); 7][..]));
     }
 
     #[test]
     fn sides_have_a_colour_each() {
         let mut b = sample::run('B');
         b.settings.batch = 50;
-        let report = sample::report(vec![sample::run('A'), b.clone(), sample::run('A'), b]);
+        let mut report = sample::report(vec![sample::run('A'), b.clone(), sample::run('A'), b]);
+        report.commit = Some("0123456789abcdef".to_owned());
         let series = chart(&report, "throughput").series;
         let seen: Vec<_> = series.iter().map(|series| (series.name.as_deref(), series.color)).collect();
         assert_eq!(seen, [(Some("A: batch 500"), 0), (Some("B: batch 50"), 1), (None, 0), (None, 1)]);
-        let note = "outbox (sqlite-storage) to null, components, 1000 rows, 256 bytes each; Example 9000, 2 cores";
+        let note = "outbox (sqlite-storage) to null, storage as component, null publisher, 1000 rows, 256 bytes each; Example 9000, 2 cores; \
+                    outhaul 0.1.0, commit 0123456789ab";
         assert_eq!(chart(&report, "throughput").note, note, "not the batch of one of them");
         let alone = chart(&sample::report(vec![sample::run('A'), sample::run('A')]), "throughput").series;
         assert_eq!(
