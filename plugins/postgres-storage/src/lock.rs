@@ -78,7 +78,7 @@ impl Sql<'_> {
             "SELECT {id} AS id{key}{tenant}{order} FROM {} WHERE {id} {} AND {} AND {} AND ({most} {EQ} 0 OR {} {LT} {most}){}",
             self.from(),
             self.any_id(slot),
-            self.unsettled(),
+            self.still_unsettled(),
             self.due(),
             self.attempts(),
             if lock { format!(" ORDER BY {} {LOCK} OF t SKIP LOCKED", self.id()) } else { String::new() },
@@ -172,7 +172,7 @@ impl Sql<'_> {
             "SELECT {id} AS id FROM {} WHERE {id} {} AND {} AND {} AND {} {GE} CAST({} AS bigint)",
             self.from(),
             self.any_id(Slot::Ids),
-            self.unsettled(),
+            self.still_unsettled(),
             self.due(),
             self.attempts(),
             Slot::Attempts
@@ -191,7 +191,7 @@ impl Sql<'_> {
         let free = format!(
             "SELECT {id} AS id FROM {table} AS t WHERE {id} {} AND {} AND {} AND {} ORDER BY {id} {LOCK} OF t SKIP LOCKED",
             self.any_id(Slot::Ids),
-            self.unsettled(),
+            self.still_unsettled(),
             self.due(),
             self.too_old()?,
         );
@@ -217,7 +217,7 @@ impl Sql<'_> {
             "SELECT {shown} FROM {} AS t WHERE {id} {} AND {} ORDER BY {id} {LOCK} OF t SKIP LOCKED",
             self.0.table(),
             self.any_id(Slot::Ids),
-            self.unsettled()
+            self.still_unsettled()
         );
         template(&text, &[decoding.ids.column()])
     }

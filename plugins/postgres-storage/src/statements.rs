@@ -99,8 +99,19 @@ impl Sql<'_> {
 
     /// Neither delivered nor dead.
     pub(crate) fn unsettled(self) -> String {
-        let states: Vec<String> = self.0.config.states.unsettled().into_iter().map(|state| self.0.state(state)).collect();
+        self.is_unsettled(&self.column(&self.0.columns.state))
+    }
+
+    /// The same, of rows that are found by their ids. In words that no partial index is known to serve: for a table without statistics the
+    /// planner thinks that one of keys and ids is tiny, and reads it from end to end for each statement (measured: 5 ms for 700 rows of 30,000,
+    /// in place of 0.5 ms by the ids).
+    pub(crate) fn still_unsettled(self) -> String {
         let column = self.column(&self.0.columns.state);
+        self.is_unsettled(&format!("coalesce({column}, {column})"))
+    }
+
+    fn is_unsettled(self, column: &str) -> String {
+        let states: Vec<String> = self.0.config.states.unsettled().into_iter().map(|state| self.0.state(state)).collect();
         match states.as_slice() {
             [only] => format!("{column} {EQ} {only}"),
             several => format!("{column} {EQ} ANY (ARRAY[{}])", several.join(", ")),
@@ -533,7 +544,7 @@ impl Sql<'_> {
         let (id, given) = (self.id(), self.any_id(Slot::Ids));
         let worker = text(&Slot::Worker.to_string());
         let held = self.held(&worker);
-        let rows = format!("{id} {given} AND {held} AND {}", self.unsettled());
+        let rows = format!("{id} {given} AND {held} AND {}", self.still_unsettled());
         let ids = [decoding.ids.column()];
         let first = match self.write(change, &rows) {
             Some(write) => template(&self.ending(change, "", &write), &ids),

@@ -3,6 +3,7 @@
 //! All of it is sqlx's; here is what it is told. The name is resolved each time, so that it may follow the primary after a failover.
 
 use super::fault::{Fault, Reach};
+use super::no_delay::send_at_once;
 use super::session::{SETTINGS, STATEMENTS_KEPT, Session};
 use super::settings::{Settings, Target};
 use crate::config::model::{self, ClientCertificate, Endpoint, TlsMode};
@@ -36,6 +37,9 @@ pub(super) async fn open(settings: &Settings, deadline: Instant) -> Result<Sessi
     let until = Instant::now().checked_add(limit).map_or(deadline, |until| until.min(deadline));
     let target = settings.target().await?;
     let opening = tokio::time::timeout_at(until.into(), Fault::contained(establish(settings, &target))).await;
+    if let Endpoint::Tcp { port, .. } = &target.endpoint {
+        send_at_once(*port);
+    }
     let result = opening.unwrap_or_else(|_| {
         Err(unavailable(format!(
             "no connection within {}: the server or the network hangs, or connect_timeout is too short",

@@ -12,6 +12,7 @@
 //! * `fault`: SQLSTATEs in our words.
 //! * `pool`: who uses which session.
 //! * `listen`: notifications.
+//! * `no_delay`: what sqlx forgets about sockets.
 //! * `runtime`: for plain threads.
 //!
 //! What sqlx does not allow for: a row is read whole before it can be refused, however long it is; results come in binary form, so that
@@ -21,6 +22,7 @@ mod connect;
 mod fault;
 mod guard;
 mod listen;
+mod no_delay;
 mod pool;
 mod runtime;
 mod session;

@@ -127,7 +127,7 @@ fn expand_text(events: &Ready, deliveries: &TableName) -> String {
         rows::unnest(6, "pg_catalog.text"),
         layout.table(),
         sql.held(&text("$1")),
-        sql.unsettled(),
+        sql.still_unsettled(),
         rows.columns,
         rows.values,
         number(7),
