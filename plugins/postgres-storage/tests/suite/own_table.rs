@@ -1,6 +1,6 @@
 //! Outhaul's own table: claims, verdicts, fences, limits.
 
-use super::support::{Bench, Postgres, claim, dead, describe, ids, last_run, request, retry, settle, settlement};
+use super::support::{Bench, Postgres, claim, dead, describe, generic_plan, ids, last_run, request, retry, settle, settlement};
 use outhaul_sdk::{Batch, ClaimRequest, Column, Filter, NewMessage, RowState, Verdict, WakeSource};
 use postgres_storage::Outbox;
 
@@ -471,4 +471,18 @@ fn full_batches_go_on_behind_the_rows_in_flight() {
     assert!(last_run("RETURNING").0.contains("NOT EXISTS"), "the heads of the keys were not looked up");
     settle(&mut outbox, "w", Verdict::Delivered, &first);
     assert_eq!(ids(&claim(&mut outbox, "w", 40).batch), behind);
+}
+
+/// For a table without statistics the planner takes the index by key and id for a tiny one.
+#[test]
+fn rows_are_found_by_their_ids_though_nothing_is_known_of_the_table() {
+    let Some((bench, mut outbox)) = Bench::own("") else { return };
+    bench.run("ALTER TABLE outbox SET (autovacuum_enabled = off)");
+    bench.run("INSERT INTO outbox (topic, key, payload) SELECT 't', 'k' || n % 1000, 'x' FROM generate_series(1, 30000) n");
+    let claimed = ids(&claim(&mut outbox, "w", 100).batch);
+    settle(&mut outbox, "w", Verdict::Delivered, &claimed);
+    for part in ["FROM ROWS FROM (pg_catalog.unnest", r#"SET "leased_by" = NULL, "status""#] {
+        let plan = generic_plan(&bench, &last_run(part));
+        assert!(plan.contains("outbox_pkey") && !plan.contains("outbox_key_pending"), "{part}\n{plan}");
+    }
 }
