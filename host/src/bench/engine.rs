@@ -74,7 +74,6 @@ pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>
         pending: (ended.is_ok() || !producer.has_begun()).then_some(0),
         refused: producer.own().take_refused(),
     };
-    let mut purged = Ok(());
     let looking_after = async {
         if producer.make_pending(&left.refused).await {
             left.refused.clear();
@@ -84,17 +83,18 @@ pub(super) async fn run(plan: &Plan, side: char, stop: &Shutdown, tell: Tell<'_>
             left.pending = cleared.as_ref().map(|cleared| cleared.left);
             left.refused.extend(cleared.into_iter().flat_map(|cleared| cleared.refused));
         }
-        if ended.is_ok() && plan.purge {
-            purged =
-                producer.purge(&stop.graceful, &|done| tell(Progress { stage: Stage::Purging, side, done, ..Progress::default() })).await;
-        }
+        let purged = if ended.is_ok() && plan.purge {
+            producer.purge(&stop.graceful, &|done| tell(Progress { stage: Stage::Purging, side, done, ..Progress::default() })).await
+        } else {
+            Ok(())
+        };
         // If it does not answer, it has said so elsewhere.
         left.delivered = producer.keeps_delivered().await.unwrap_or(false);
-        Ok(())
+        purged
     };
     let looked_after = unless_forced(looking_after, stop).await;
     let (ended, error) = match ended {
-        Ok(ended) => (Some(ended), purged.and(looked_after).err()),
+        Ok(ended) => (Some(ended), looked_after.err()),
         Err(error) => (None, Some(error)),
     };
     Outcome { ended, error, left: Some(left) }

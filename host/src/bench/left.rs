@@ -1,14 +1,12 @@
 //! What a bench leaves in a table, and how it goes.
 
+use crate::cli::CONFIG;
 use crate::cli::output::count;
 use std::path::{Path, PathBuf};
 
-/// The configuration that commands take where none is named.
-const USUAL: &str = "outhaul.toml";
-
 /// What a command must be told to take this configuration.
 pub(super) fn option(config: &Path) -> String {
-    if config == Path::new(USUAL) {
+    if config == Path::new(CONFIG) {
         return String::new();
     }
     let path = config.display().to_string();
@@ -84,7 +82,7 @@ mod tests {
     fn nothing() -> Left {
         let text = |text: &str| text.to_owned();
         Left {
-            config: USUAL.into(),
+            config: CONFIG.into(),
             storage: text("s"),
             relay: text("r"),
             delivered: false,

@@ -1,6 +1,7 @@
 //! The rows that a bench writes, and how they are told from everybody else's.
 
 use crate::domain::{Batch, Message, NewMessage};
+use std::sync::Arc;
 
 /// The topic of the rows, where a route takes it.
 pub(super) const TOPIC: &str = "outhaul.bench";
@@ -94,13 +95,13 @@ fn key(number: u64, payload: usize) -> String {
 struct Payloads {
     bytes: usize,
     /// Characters at random. Each row takes those behind the row before, and begins anew after [`PERIOD`].
-    noise: Vec<u8>,
+    noise: Arc<[u8]>,
 }
 
 impl Payloads {
     fn new(bytes: usize) -> Self {
         let room = room(bytes);
-        Self { bytes, noise: if room > 0 { noise(PERIOD + room) } else { Vec::new() } }
+        Self { bytes, noise: if room > 0 { noise(PERIOD + room) } else { Arc::default() } }
     }
 
     /// Puts the payload of a row into a buffer, in place of what is in it.
@@ -129,7 +130,7 @@ fn room(bytes: usize) -> usize {
 }
 
 /// So many characters at random, the same ones each time.
-fn noise(bytes: usize) -> Vec<u8> {
+fn noise(bytes: usize) -> Arc<[u8]> {
     let mut state: u64 = 1;
     let characters = std::iter::repeat_with(|| {
         // Knuth's MMIX generator (TAOCP volume 2, 3.3.4, table 1): its upper bits.

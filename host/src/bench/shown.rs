@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 /// Texts below keys with one of these in their names are not shown.
-const HIDDEN: [&str; 4] = ["headers", "authorization", "password", "token"];
+const HIDDEN: [&str; 8] = ["headers", "authorization", "password", "passphrase", "token", "secret", "credential", "api_key"];
 
 /// In place of what is not shown.
 const STARS: &str = "***";
@@ -55,6 +55,7 @@ mod tests {
             "concurrency": 8,
             "headers": { "x-api-key": "1", "authorization": { "secret": "hook", "prefix": "Bearer " } },
             "sasl": { "username": "me", "Password": "2" },
+            "client_secret": "3",
         });
         let expected = json!({
             "url": "https://***@a.example:8/{topic}?***",
@@ -62,6 +63,7 @@ mod tests {
             "concurrency": 8,
             "headers": { "x-api-key": "***", "authorization": { "secret": "hook", "prefix": "***" } },
             "sasl": { "username": "me", "Password": "***" },
+            "client_secret": "***",
         });
         assert_eq!(shown(&config), expected);
     }

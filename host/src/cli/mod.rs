@@ -34,6 +34,9 @@ use std::process::ExitCode;
 /// What every command may end with.
 pub(crate) type CommandResult = Result<(), CommandError>;
 
+/// The configuration that commands take where none is named.
+pub(crate) const CONFIG: &str = "outhaul.toml";
+
 /// Moves the rows of an outbox table to where they belong, through adapters in a sandbox.
 ///
 /// A service writes its business rows and an outbox row in one database transaction; outhaul claims outbox rows under a lease,
@@ -42,7 +45,7 @@ pub(crate) type CommandResult = Result<(), CommandError>;
 #[command(name = "outhaul", version, arg_required_else_help = true, max_term_width = 110, after_help = AFTER_HELP)]
 struct Cli {
     /// The configuration file.
-    #[arg(long, short, global = true, value_name = "FILE", env = "OUTHAUL_CONFIG", default_value = "outhaul.toml")]
+    #[arg(long, short, global = true, value_name = "FILE", env = "OUTHAUL_CONFIG", default_value = CONFIG)]
     config: PathBuf,
     #[command(subcommand)]
     command: Command,

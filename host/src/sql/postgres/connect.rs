@@ -37,15 +37,15 @@ pub(super) async fn open(settings: &Settings, deadline: Instant) -> Result<Sessi
     let until = Instant::now().checked_add(limit).map_or(deadline, |until| until.min(deadline));
     let target = settings.target().await?;
     let opening = tokio::time::timeout_at(until.into(), Fault::contained(establish(settings, &target))).await;
-    if let Endpoint::Tcp { port, .. } = &target.endpoint {
-        send_at_once(*port);
-    }
     let result = opening.unwrap_or_else(|_| {
         Err(unavailable(format!(
             "no connection within {}: the server or the network hangs, or connect_timeout is too short",
             humantime::format_duration(limit)
         )))
     });
+    if let (Ok(_), Endpoint::Tcp { port, .. }) = (&result, &target.endpoint) {
+        send_at_once(*port);
+    }
     // Whatever fails here has nothing to say about sessions that are open.
     result.map_err(|fault| Fault { reach: Reach::Call, ..fault }.at(&format!("{}: ", target.endpoint)))
 }
